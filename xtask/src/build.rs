@@ -18,6 +18,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use filesystem::cpio;
 
 use crate::children::{self, Child, Ending};
+use crate::linux_target;
 use crate::progress::{Activity, Progress};
 use crate::toolchain::{Item, Toolchain, install_command};
 use crate::vdso;
@@ -131,7 +132,8 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress, 
     Ok(Products { kernel, initramfs, programs, files })
 }
 
-/// Builds a package outside the tree; returns the names and files of its programs, the one to start first.
+/// Builds a package outside the tree, or one with the standard library; returns the names and files of its programs,
+/// the one to start first.
 ///
 /// # Errors
 ///
@@ -143,16 +145,24 @@ pub fn own_programs(
     manifest: &Path,
 ) -> Result<Vec<(String, PathBuf)>> {
     let builder = Builder { workspace, toolchain, progress };
+    let with_std = workspace.products().join("std");
     let manifest = manifest.canonicalize().with_context(|| format!("cannot read {}", manifest.display()))?;
     let other = Workspace::of(&manifest)?;
     let is_meant = |package: &&Crate| package.manifest_path.canonicalize().is_ok_and(|path| path == manifest);
     let package = other.packages.iter().find(is_meant);
     let package = package.with_context(|| format!("{} is the manifest of no package", manifest.display()))?;
-    let mut command = builder.cargo("build", Compiled::Programs);
+    let mut command = match package.has_std() {
+        true => {
+            linux_target::ensure(progress)?;
+            linux_target::cargo(workspace, "build", &with_std)
+        }
+        false => builder.cargo("build", Compiled::Programs),
+    };
     // The configuration files of cargo that lie beside the package are for it.
     command.current_dir(manifest.parent().unwrap_or(Path::new("/"))).arg("--manifest-path").arg(&manifest);
     run_cargo(command, &format!("Building {}", package.name), progress)?;
-    let file = |program: &crate::workspace::CrateTarget| builder.output(Compiled::Programs).join(&program.name);
+    let output = if package.has_std() { linux_target::programs(&with_std) } else { builder.output(Compiled::Programs) };
+    let file = |program: &crate::workspace::CrateTarget| output.join(&program.name);
     crate::own::first(&package.name, package.programs().map(|program| (program.name.clone(), file(program))).collect())
 }
 

@@ -12,6 +12,7 @@ use crate::build::{self, Counters, DebugCalls, Harts, Variation, run_cargo};
 use crate::children::{Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need};
+use crate::linux_target;
 use crate::results;
 use crate::suites::{self, Suite};
 use crate::tidy;
@@ -134,14 +135,29 @@ fn clippy(context: &Context) -> Result<()> {
     // Dependencies of programs and kernels are checked with them.
     let mut target = for_target(context, "clippy", Crate::is_linked)?;
     target.args(["--", "-D", "warnings"]);
-    show(target, "clippy, for the target")
+    show(target, "clippy, for the target")?;
+    clippy_with_std(context)
+}
+
+/// Programs with the standard library, and the part of their libraries that only they have.
+fn clippy_with_std(context: &Context) -> Result<()> {
+    if let Err(error) = linux_target::ensure(&context.progress) {
+        println!("clippy, with the standard library: left out: {error}");
+        return Ok(());
+    }
+    let mut command = linux_target::cargo(&context.workspace, "clippy", &context.workspace.products().join("std"));
+    for package in context.workspace.packages.iter().filter(|package| package.has_std()) {
+        command.args(["--package", &package.name]);
+    }
+    command.args(["--", "-D", "warnings"]);
+    show(command, "clippy, with the standard library")
 }
 
 fn docs(context: &Context) -> Result<()> {
     let mut host = workspace_cargo(context, &["doc", "--workspace", "--no-deps"]);
     exclude_target_only(context, &mut host);
     run_cargo(deny_warnings(host), "Documenting", &context.progress)?;
-    let target = for_target(context, "doc", Crate::is_target_only)?;
+    let target = for_target(context, "doc", |package| package.is_target_only() && package.is_linked())?;
     let mut target = deny_warnings(target);
     target.arg("--no-deps");
     run_cargo(target, "Documenting the packages for the target only", &context.progress)

@@ -300,6 +300,9 @@ pub struct New {
     /// Depend on COPS in this repository and not in this directory, so that others can build the package too.
     #[arg(long, value_name = "URL")]
     pub git: Option<String>,
+    /// Make a program with the standard library: it has coroutines, and threads and files of `std` beside them.
+    #[arg(long)]
+    pub std: bool,
 }
 
 /// Arguments of `image`.

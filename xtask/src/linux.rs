@@ -22,8 +22,9 @@ use crate::build;
 use crate::children::{self, Ending};
 use crate::context::Context;
 use crate::debian::{ARCHITECTURE, SUITE};
+use crate::linux_target;
 use crate::toolchain::{self, Item};
-use crate::workspace::{self, write_if_changed};
+use crate::workspace::write_if_changed;
 
 /// The package that names the kernel.
 const PACKAGE: &str = "linux-image-riscv64";
@@ -47,9 +48,8 @@ pub const ECHO: &str = "echo";
 pub const DONE: &str = "peers: done";
 pub const SERVING: &str = "peers: serving";
 
-/// The package of the server with tokio, and its target.
+/// The package of the server with tokio.
 const TOKIO: &str = "peers-tokio";
-const RUST_TARGET: &str = "riscv64gc-unknown-linux-gnu";
 
 /// The name of the program.
 pub const PROGRAM: &str = "peers";
@@ -254,37 +254,12 @@ fn compile_go(context: &Context, directory: &Path) -> Result<Vec<u8>> {
 }
 
 fn compile_tokio(context: &Context, directory: &Path) -> Result<Vec<u8>> {
-    ensure_rust_target(context)?;
+    linux_target::ensure(&context.progress)?;
     let target = directory.join("tokio");
-    let mut build = workspace::cargo();
-    build.current_dir(&context.workspace.root).arg("build").arg("--release").arg("--target-dir").arg(&target);
-    build.args(["--package", TOKIO, "--target", RUST_TARGET]);
-    build.env("CARGO_TARGET_RISCV64GC_UNKNOWN_LINUX_GNU_LINKER", toolchain::RISCV_GCC);
-    build.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static");
+    let mut build = linux_target::cargo(&context.workspace, "build", &target);
+    build.args(["--package", TOKIO]);
     build::run_cargo(build, "Building the server with tokio", &context.progress)?;
-    Ok(std::fs::read(target.join(RUST_TARGET).join("release").join(TOKIO))?)
-}
-
-/// Makes sure that the Rust on the PATH can compile for Linux on riscv64.
-fn ensure_rust_target(context: &Context) -> Result<()> {
-    let is_there = || {
-        let mut rustc = children::command("rustc");
-        rustc.args(["--print", "sysroot"]);
-        let root = run(rustc, "rustc").unwrap_or_default();
-        Path::new(root.trim()).join("lib/rustlib").join(RUST_TARGET).is_dir()
-    };
-    if is_there() {
-        return Ok(());
-    }
-    let activity = context.progress.start(format!("Adding the Rust target {RUST_TARGET}"));
-    let mut command = children::command("rustup");
-    command.args(["target", "add", RUST_TARGET]);
-    let output = children::output(&mut command, Ending::Kill, Duration::from_secs(90));
-    activity.clear();
-    if output.is_ok_and(|output| output.status.success()) && is_there() {
-        return Ok(());
-    }
-    bail!("Rust cannot compile for {RUST_TARGET} here, and rustup could not add it")
+    Ok(std::fs::read(linux_target::programs(&target).join(TOKIO))?)
 }
 
 /// Builds the archive that Linux unpacks: the first program, others, modules, a console.

@@ -40,6 +40,7 @@ mod ipc;
 mod lanes;
 mod links;
 mod linux;
+mod linux_target;
 mod micro_async;
 mod micro_latency;
 mod microkernel;

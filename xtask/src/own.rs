@@ -22,6 +22,11 @@ const FILES: [(&str, &str); 3] = [
 ];
 const MANIFEST: &str = include_str!("../template/Cargo.toml.in");
 
+/// The files of a new package with the standard library, and its manifest.
+const FILES_WITH_STD: [(&str, &str); 2] =
+    [("src/main.rs", include_str!("../template/std/main.rs")), (".gitignore", include_str!("../template/gitignore"))];
+const MANIFEST_WITH_STD: &str = include_str!("../template/std/Cargo.toml.in");
+
 /// Makes a package outside the tree.
 ///
 /// # Errors
@@ -43,10 +48,12 @@ pub fn new(context: &Context, arguments: &cli::New) -> Result<()> {
         bail!("{shown} exists and is not an empty directory");
     }
     let write = |file: &str, content: &str| write_if_changed(&directory.join(file), content.as_bytes());
-    for (file, content) in FILES {
+    let (files, text): (&[_], _) =
+        if arguments.std { (&FILES_WITH_STD, MANIFEST_WITH_STD) } else { (&FILES, MANIFEST) };
+    for (file, content) in files {
         write(file, content)?;
     }
-    write("Cargo.toml", &manifest(&name, &context.workspace.root, arguments.git.as_deref())?)?;
+    write("Cargo.toml", &manifest(text, &name, &context.workspace.root, arguments.git.as_deref())?)?;
     // The versions with which the tree is tested; cargo takes out those of crates that the package does not use.
     let lock = context.workspace.root.join("Cargo.lock");
     let versions = std::fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
@@ -84,13 +91,13 @@ fn check_name(name: &str, workspace: &Workspace) -> Result<()> {
 }
 
 /// The manifest of a new package, which depends on the tree in a directory or on a repository.
-fn manifest(name: &str, tree: &Path, repository: Option<&str>) -> Result<String> {
-    let text = MANIFEST.replace("@NAME@", name);
+fn manifest(text: &str, name: &str, tree: &Path, repository: Option<&str>) -> Result<String> {
+    let text = text.replace("@NAME@", name);
     let quoted = |text: &str| text.replace('\\', r"\\").replace('"', "\\\"");
     Ok(match repository {
         Some(repository) => {
-            let source = format!("git = \"{}\" }}", quoted(repository));
-            text.replace("@SOURCE@/user/runtime\" }", &source).replace("@SOURCE@/user/link\" }", &source)
+            let source = format!("git = \"{}\"", quoted(repository));
+            text.replace("@SOURCE@/user/runtime\"", &source).replace("@SOURCE@/user/link\"", &source)
         }
         None => {
             let tree = tree.to_str().context("the path of the tree is not UTF-8; use `--git URL`")?;
@@ -151,7 +158,13 @@ impl Chosen {
         products: &Products,
     ) -> Result<Option<Vec<(String, PathBuf)>>> {
         let programs = match self {
-            Chosen::Tree(_) => return Ok(None),
+            Chosen::Tree(name) => match context.workspace.package(name) {
+                // Those are not built for each boot: it takes long, and needs a compiler for Linux.
+                Some(package) if package.has_std() => {
+                    build::own_programs(&context.workspace, toolchain, &context.progress, &package.manifest_path)?
+                }
+                _ => return Ok(None),
+            },
             Chosen::File(file) => {
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
                 vec![(name.strip_suffix(".elf").unwrap_or(&name).to_string(), file.clone())]
@@ -332,13 +345,17 @@ mod tests {
     #[test]
     fn manifests_depend_on_the_tree_or_on_a_repository() {
         let parse = |text: &str| text.parse::<toml::Table>().unwrap();
-        let own = parse(&manifest("greeting", Path::new("/a \"tree\""), None).unwrap());
+        let own = parse(&manifest(MANIFEST, "greeting", Path::new("/a \"tree\""), None).unwrap());
         assert_eq!(own["package"]["name"].as_str(), Some("greeting"));
         assert_eq!(own["dependencies"]["cops"]["path"].as_str(), Some("/a \"tree\"/user/runtime"));
         assert_eq!(own["build-dependencies"]["link"]["path"].as_str(), Some("/a \"tree\"/user/link"));
-        let of_git = parse(&manifest("greeting", Path::new("/tree"), Some("https://host/cops")).unwrap());
+        let of_git = parse(&manifest(MANIFEST, "greeting", Path::new("/tree"), Some("https://host/cops")).unwrap());
         assert_eq!(of_git["dependencies"]["cops"]["git"].as_str(), Some("https://host/cops"));
         assert_eq!(of_git["build-dependencies"]["link"]["git"].as_str(), Some("https://host/cops"));
+        let with_std =
+            parse(&manifest(MANIFEST_WITH_STD, "greeting", Path::new("/tree"), Some("https://host")).unwrap());
+        assert_eq!(with_std["dependencies"]["cops"]["git"].as_str(), Some("https://host"));
+        assert_eq!(with_std["dependencies"]["cops"]["features"], vec!["std"].into());
         // Crates that were compiled for the tree's programs serve the new one only with the same profile.
         let mut tree = parse(&std::fs::read_to_string(Workspace::load().unwrap().root.join("Cargo.toml")).unwrap());
         let of_the_tree = tree["profile"]["release"].as_table_mut().unwrap();

@@ -39,6 +39,7 @@ use crate::image;
 use crate::interrupt;
 use crate::lanes::{self, Job, Load, Show};
 use crate::linux::{self, DebianKernel, Servers};
+use crate::linux_target;
 use crate::own::{self, Chosen};
 use crate::profile::Sampler;
 use crate::serial::{TestLine, test_line};
@@ -578,6 +579,12 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
             "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
             "a program from outside the tree" => short.push(on_all_harts.part(name, Boots::own_program)),
+            "standard library" => match linux_target::ensure(&context.progress) {
+                Ok(()) => short.push(on_all_harts.part(name, Boots::standard_library)),
+                // Not where it was asked for.
+                Err(error) if arguments.filter.is_none() => eprintln!("note: left out: {name}: {error:#}"),
+                Err(error) => return Err(error),
+            },
             "bundle" => short.push(on_all_harts.part(name, Boots::bundle)),
             "profile" => short.push(on_one_hart.part(name, Boots::profile)),
             "faults" => short.extend(kernels.iter().map(|(name, kernel)| {
@@ -899,7 +906,7 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     FAILING_ALLOCATIONS,
     "power cut",
     POWER_CUTS_OF_A_VOLUME,
@@ -907,11 +914,15 @@ const PARTS: [&str; 11] = [
     "status of the shell",
     "backtraces of programs",
     "a program from outside the tree",
+    "standard library",
     "bundle",
     "profile",
     "faults",
     "soak",
 ];
+
+/// The program with the suite of programs with the standard library.
+const STD_SUITE: &str = "std-suite";
 
 /// The part that cuts the power off a machine that writes to a volume.
 const POWER_CUTS_OF_A_VOLUME: &str = "cut volume";
@@ -1263,7 +1274,7 @@ impl Boots<'_> {
         std::fs::create_dir_all(&directory)?;
         std::fs::write(directory.join("notes"), format!("{text}\n"))?;
         let mut run = || {
-            own::new(self.context, &cli::New { path: package.clone(), name: None, git: None })?;
+            own::new(self.context, &cli::New { path: package.clone(), name: None, git: None, std: false })?;
             let chosen = Chosen::of(&package.to_string_lossy())?;
             let programs = chosen.take(self.context, self.toolchain, &self.products)?.unwrap_or_default();
             let file = format!("{}:/srv/", directory.join("notes").display()).parse().map_err(anyhow::Error::msg)?;
@@ -1285,6 +1296,30 @@ impl Boots<'_> {
         };
         let result = run();
         std::fs::remove_dir_all(&directory)?;
+        result
+    }
+
+    /// Runs the suite of programs with the standard library, and a package with it that is made as a user does.
+    fn standard_library(&self, log: &Path, show: Show) -> Found {
+        let directory = std::env::temp_dir().join(format!("xtask-std-program-{}", std::process::id()));
+        let package = directory.join("std-greeting");
+        let mut run = || {
+            own::new(self.context, &cli::New { path: package.clone(), name: None, git: None, std: true })?;
+            let mut programs = Vec::new();
+            for chosen in [&package.to_string_lossy(), STD_SUITE, "hyper-server"] {
+                let taken = Chosen::of(chosen)?.take(self.context, self.toolchain, &self.products)?;
+                programs.extend(taken.with_context(|| format!("{chosen} has no standard library"))?);
+            }
+            let products = own::with_files(self.context, (*self.products).clone(), programs, &[])?;
+            let boots = Boots { products: Arc::new(products), machine: self.machine.clone(), ..*self };
+            let arguments = ["-c".to_string(), format!("std-greeting Ada && {STD_SUITE}")];
+            let mut guest = boots.start(log, &boots.products.kernel, command_line("shell", &arguments)?)?;
+            guest.wait_for("the greeting", SILENCE_LIMIT, |line| (line == "Hello, Ada!").then_some(()))?;
+            follow(&mut guest, show)
+        };
+        let result = run();
+        // It is not there if it could not be made.
+        let _ = std::fs::remove_dir_all(&directory);
         result
     }
 

@@ -48,6 +48,9 @@ pub struct Dependency {
     pub kind: Option<String>,
     /// Path of the other package, if it is in this workspace.
     pub path: Option<PathBuf>,
+    /// Features of the other package that it asks for.
+    #[serde(default)]
+    pub features: Vec<String>,
 }
 
 /// A library, program or test of a package.
@@ -110,9 +113,19 @@ impl Crate {
         self.targets.iter().filter(|target| target.kind.iter().any(|kind| kind == "bin"))
     }
 
-    /// Whether the package is a program for COPS, whichever kernel it runs on.
+    /// Whether the package is a program for COPS without the standard library, whichever kernel it runs on.
     pub fn is_program(&self) -> bool {
+        self.is_app() && !self.has_std()
+    }
+
+    fn is_app(&self) -> bool {
         self.cops().is_some_and(|cops| cops.rank == "app" && cops.side == "user")
+    }
+
+    /// Whether its programs have the standard library and the runtime of COPS. They are built for Linux on riscv64.
+    pub fn has_std(&self) -> bool {
+        let asks = |needed: &Dependency| needed.name == "runtime" && needed.features.iter().any(|name| name == "std");
+        self.dependencies.iter().any(asks)
     }
 
     /// Whether the package is a program that runs on this kernel.
@@ -132,14 +145,14 @@ impl Crate {
 
     /// Returns whether the package has no part that a host can build: programs for COPS, and packages declared so.
     pub fn is_target_only(&self) -> bool {
-        self.is_program() || self.cops().is_some_and(|cops| cops.target_only)
+        self.is_program() || self.has_std() || self.cops().is_some_and(|cops| cops.target_only)
     }
 
     /// Returns whether an image for the target is linked from the package: a program, a kernel, or a package declared
     /// as target-only.
     pub fn is_linked(&self) -> bool {
         let is_kernel = self.cops().is_some_and(|cops| cops.rank == "kernel" && cops.side == "kernel");
-        self.is_target_only() || (is_kernel && self.programs().count() > 0)
+        (self.is_target_only() && !self.has_std()) || (is_kernel && self.programs().count() > 0)
     }
 }
 

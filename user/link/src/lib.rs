@@ -1,4 +1,4 @@
-//! Linker arguments for programs and root tasks.
+//! Linker arguments for programs and root tasks, and what their libraries must know of the target.
 //!
 //! A build script calls one of these functions, and nothing else:
 //!
@@ -42,6 +42,19 @@ pub fn root_task_with_programs() {
     println!("cargo::rerun-if-changed={}", archive.display());
     println!("cargo::rustc-env={CONTAINED_PROGRAMS}={}", archive.display());
     root_task();
+}
+
+/// Sets `on_cops` in a library of programs that is built for programs on COPS, and may make its calls: those for the
+/// target without an operating system, and with the library's feature `std` those for Linux on riscv64.
+pub fn library() {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let has_std = std::env::var_os("CARGO_FEATURE_STD").is_some();
+    println!("cargo::rustc-check-cfg=cfg(on_cops)");
+    if variable("CARGO_CFG_TARGET_ARCH") == "riscv64"
+        && (variable("CARGO_CFG_TARGET_OS") == "none" || variable("CARGO_CFG_TARGET_OS") == "linux" && has_std)
+    {
+        println!("cargo::rustc-cfg=on_cops");
+    }
 }
 
 fn empty_archive() -> PathBuf {

@@ -115,7 +115,7 @@ impl<R: AsyncRead> BufReader<R> {
         Ok(())
     }
 
-    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+    pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         while self.reading.is_some() || self.start == self.end {
             if ready!(self.poll_more(context))? == 0 {
                 break;
@@ -149,7 +149,7 @@ impl<R: AsyncRead> BufReader<R> {
     }
 
     /// Polls [`BufReader::read`].
-    fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<usize>> {
+    pub(crate) fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<usize>> {
         if into.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -396,7 +396,7 @@ impl<W: AsyncWrite> BufWriter<W> {
     }
 
     /// Writes all bytes of the buffer.
-    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+    pub(crate) fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         loop {
             if self.writing.is_none() {
                 let length = self.buffer.len();
@@ -421,7 +421,7 @@ impl<W: AsyncWrite> BufWriter<W> {
     }
 
     /// Polls [`BufWriter::write`].
-    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+    pub(crate) fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         if self.writing.is_some() || self.buffer.len() >= self.capacity {
             ready!(self.poll_flush(context))?;
         }

@@ -24,9 +24,9 @@ use crate::trace;
 use unix::{Errno, Result};
 
 /// Bytes of the stack of a worker other than the first; a guard page lies below it.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 const STACK: usize = 256 * 1024;
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 const GUARD: usize = 4096;
 
 static EXECUTOR: Executor = Executor::new();
@@ -106,7 +106,7 @@ pub(crate) fn work(number: usize) -> ! {
 }
 
 /// Continues a worker's coroutines on another stack, while one of them is preempted, for ever.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 pub(crate) fn work_on_another_stack(number: usize) -> ! {
     let worker = preemption::work_on_this_stack().expect("the maker of a stack makes its worker");
     work_as(worker, number)
@@ -222,7 +222,7 @@ pub fn alloc_cpu(count: usize) -> Result<()> {
     Ok(())
 }
 
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 fn add_worker() -> Result<()> {
     extern "C" fn enter(number: usize, _: usize) -> ! {
         work(number)
@@ -234,14 +234,15 @@ fn add_worker() -> Result<()> {
     if number >= MAXIMUM_WORKERS {
         return Err(Errno::EAGAIN);
     }
+    let local = local::Prepared::new(number)?;
     let stack = unix::memory::map(GUARD + STACK)?;
     // SAFETY: the mapping is new; nothing uses its first page.
     unsafe { unix::memory::protect(stack, GUARD, 0) }?;
     // SAFETY: `enter` does not return, the stack is the worker's for ever, and `tp` names the worker's own block.
-    let created =
-        unsafe { unix::worker::create(enter, stack.add(GUARD + STACK), number, local::thread_pointer(number)) };
+    let created = unsafe { unix::worker::create(enter, stack.add(GUARD + STACK), number, local.thread_pointer()) };
     match created {
         Ok(_) => {
+            local.leave();
             WORKERS.store(number + 1, Ordering::Relaxed);
             Ok(())
         }
@@ -254,7 +255,7 @@ fn add_worker() -> Result<()> {
 }
 
 /// No workers can be added on this machine.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 fn add_worker() -> Result<()> {
     if workers() >= MAXIMUM_WORKERS { Err(Errno::EAGAIN) } else { Err(Errno::ENOSYS) }
 }
@@ -455,7 +456,7 @@ pub(crate) fn has_more_important(worker: usize) -> bool {
 }
 
 /// Tells the panic handler where it is.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 pub(crate) fn place() -> unix::panic::Place {
     unix::panic::Place { coroutine: EXECUTOR.current().map(Cid::raw), stack_top: local::current().stack_top.get() }
 }

@@ -380,7 +380,7 @@ fn is_large(layout: Layout) -> bool {
 }
 
 /// The global allocator, over the kernel's pages.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 mod global {
     use super::*;
     use core::alloc::GlobalAlloc;

@@ -22,7 +22,10 @@
 //!
 //! Features, all off at first, connect crates that need something of the system: `critical-section` and `getrandom`
 //! implement these crates, `log` and `tracing` print what others report, `embedded-io-async` and `stream` add the
-//! traits of these crates and of `futures-core`. The traits of `futures-io` need `std`.
+//! traits of these crates and of `futures-core`.
+//!
+//! The feature `std` is for programs with the standard library, which are built for Linux on riscv64: they have threads
+//! and files of `std` beside coroutines. The book tells the differences.
 //!
 //! # Blocking and waiting
 //!
@@ -84,6 +87,8 @@ pub mod channel;
 pub mod embedded;
 mod executor;
 pub mod file;
+#[cfg(feature = "futures-io")]
+mod futures_io;
 mod heap;
 mod inheritance;
 pub mod interrupt;

@@ -11,6 +11,38 @@ pub use runtime_macros::by_reference;
 use crate::buffer::{Buffer, BufferMut};
 use crate::call::Operation;
 
+/// The result of [`main`](crate::main) in a program without the standard library: the function that the start-up code
+/// calls.
+#[cfg(not(all(on_cops, feature = "std")))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! main_function {
+    ($workers:expr, $priority:expr, $name:ident, $($function:tt)*) => {
+        $($function)*
+
+        // SAFETY: this is the symbol's only definition in a program, with the signature that the start-up code
+        // declares.
+        #[unsafe(no_mangle)]
+        extern "C" fn cops_entry() -> i32 {
+            $crate::start::run($workers, $priority, $name())
+        }
+    };
+}
+
+/// The result of [`main`](crate::main) in a program with the standard library: a `main` as usual.
+#[cfg(all(on_cops, feature = "std"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! main_function {
+    ($workers:expr, $priority:expr, $name:ident, $($function:tt)*) => {
+        fn main() {
+            $($function)*
+
+            $crate::start::run($workers, $priority, $name())
+        }
+    };
+}
+
 /// Reads: `read!(descriptor, slice)` or `read!(descriptor, buffer, cid)`.
 #[macro_export]
 macro_rules! read {

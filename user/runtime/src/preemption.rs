@@ -57,8 +57,16 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Lets more important coroutines preempt less important ones from now on, on all workers, also in the middle of a
 /// poll.
+///
+/// # Panics
+///
+/// In a program with the standard library: its C library keeps data for each thread, and a coroutine that is preempted
+/// in the middle of a change leaves them in disorder for the next.
 #[doc(alias("coop", "unconstrained"))]
 pub fn enable() {
+    if cfg!(all(on_cops, feature = "std")) {
+        panic!("a program with the standard library cannot preempt its coroutines");
+    }
     ENABLED.store(true, Ordering::Relaxed);
     rearm();
 }
@@ -116,33 +124,33 @@ pub(crate) fn aside_of(worker: usize) -> u64 {
     ASIDE_BITS[worker % MAXIMUM_WORKERS].load(Ordering::Relaxed)
 }
 
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 pub(crate) use machine::{consider, resume, work_on_this_stack};
 
 /// Arms the worker's timer, if it has one, to call the handler later. To be called after each sleep and each check.
 #[inline]
 pub(crate) fn rearm() {
-    #[cfg(all(target_arch = "riscv64", target_os = "none"))]
+    #[cfg(target_os = "none")]
     if ENABLED.load(Ordering::Relaxed) {
         unix::interrupt::call_handler_after(period_ticks());
     }
 }
 
 /// Returns [`PERIOD_NS`] in ticks.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 fn period_ticks() -> u64 {
     PERIOD_NS / crate::time::tick_ns().max(1)
 }
 
 /// No coroutine is interrupted on this machine.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(target_os = "none"))]
 pub(crate) fn consider() {}
 
 /// No coroutine was preempted on this machine.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(target_os = "none"))]
 pub(crate) fn resume(_: Cid) {}
 
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 mod machine {
     use super::*;
     use crate::{executor, interrupt, local};

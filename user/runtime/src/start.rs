@@ -42,13 +42,13 @@ impl<T: Termination, E: Display> Termination for Result<T, E> {
 
 /// Starts the process; called by the code that `#[cops::main]` adds.
 #[doc(hidden)]
-pub fn run<F>(workers: usize, priority: Priority, main: F) -> i32
+pub fn run<F>(workers: usize, priority: Priority, main: F) -> !
 where
     F: Future<Output: Termination> + Send + 'static,
 {
     if let Err(reason) = prepare() {
         unix::eprintln!("this program cannot run here: {reason}");
-        return 127;
+        exit(127);
     }
     let main = async move {
         core::future::poll_fn(|context| {
@@ -58,7 +58,7 @@ where
         .await;
         let status = main.await.report();
         crate::trace::flush();
-        unix::process::exit(status)
+        exit(status)
     };
     executor::executor().spawn(priority, main).detach();
     if workers > 1
@@ -69,8 +69,39 @@ where
     executor::work(0)
 }
 
+/// Ends the process.
+fn exit(status: i32) -> ! {
+    // Writes the buffers of the standard library, and calls the functions that wait for the end.
+    #[cfg(all(on_cops, feature = "std"))]
+    std::process::exit(status);
+    #[cfg(not(all(on_cops, feature = "std")))]
+    unix::process::exit(status)
+}
+
+/// The panics of a program with the standard library.
+#[cfg(all(on_cops, feature = "std"))]
+mod panics {
+    use std::boxed::Box;
+    use std::panic;
+
+    /// Exit status of a process that panicked, as without the standard library.
+    const STATUS: i32 = 101;
+
+    /// Has a panic in a coroutine end the process, as it does without the standard library: it could not be caught
+    /// below the scheduler. A panic in a thread of the program is that thread's.
+    pub(super) fn end_the_process() {
+        let print = panic::take_hook();
+        panic::set_hook(Box::new(move |information| {
+            print(information);
+            if crate::local::current().index.get() != crate::local::NO_WORKER {
+                std::process::exit(STATUS);
+            }
+        }));
+    }
+}
+
 /// Finds the pages that the kernel has mapped, and makes the executor.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 fn prepare() -> Result<(), &'static str> {
     use abi_queue::{CompletionHeader, GlobalPage, ProcessPage};
     use abi_unix::types::auxiliary;
@@ -78,7 +109,10 @@ fn prepare() -> Result<(), &'static str> {
 
     // First: the heap uses the worker's block.
     crate::local::enter_first();
+    #[cfg(target_os = "none")]
     unix::panic::set_place(executor::place);
+    #[cfg(feature = "std")]
+    panics::end_the_process();
     let address = |key| unix::start::auxiliary_value(key).filter(|address| *address != 0);
     let ring = address(auxiliary::COPS_COMPLETION_RING).ok_or("the kernel gave no completion ring")?;
     let global = address(auxiliary::COPS_GLOBAL_PAGE).ok_or("the kernel gave no global page")?;
@@ -99,7 +133,7 @@ fn prepare() -> Result<(), &'static str> {
 /// Returns the scheduler's image as the kernel has mapped it, for executors beside the program's own; `None` where no
 /// kernel of this system runs.
 pub fn scheduler_image() -> Option<&'static [u8]> {
-    #[cfg(all(target_arch = "riscv64", target_os = "none"))]
+    #[cfg(on_cops)]
     {
         let image = unix::start::auxiliary_value(abi_unix::types::auxiliary::SYSINFO_EHDR)?;
         if image == 0 {
@@ -108,12 +142,12 @@ pub fn scheduler_image() -> Option<&'static [u8]> {
         // SAFETY: the auxiliary vector holds the address at which the kernel mapped it for the life of the process.
         Some(unsafe { core::slice::from_raw_parts(image as *const u8, image_length(image as *const u8)) })
     }
-    #[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+    #[cfg(not(on_cops))]
     None
 }
 
 /// Without a kernel there are no pages to find.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 fn prepare() -> Result<(), &'static str> {
     let _ = (executor::initialise, executor::first_worker);
     Err("this is not COPS")
@@ -124,7 +158,7 @@ fn prepare() -> Result<(), &'static str> {
 /// # Safety
 ///
 /// `image` must point to an ELF image as the kernel maps it, of which at least the program headers are in memory.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 unsafe fn image_length(image: *const u8) -> usize {
     const PT_LOAD: u32 = 1;
     // SAFETY: the fields lie in the ELF header and in the program headers, which are in memory by the caller's promise.

@@ -102,7 +102,7 @@ pub(crate) fn tick_ns() -> u64 {
 }
 
 /// Reads the `time` register.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 pub fn ticks() -> u64 {
     let ticks;
@@ -112,7 +112,7 @@ pub fn ticks() -> u64 {
 }
 
 /// Returns nanoseconds since the machine started.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline]
 pub fn now_ns() -> u64 {
     match TICK_NS.load(Ordering::Relaxed) {
@@ -125,7 +125,7 @@ pub fn now_ns() -> u64 {
 }
 
 /// Returns nanoseconds since the first call.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub fn now_ns() -> u64 {
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     let _ = ticks_to_ns;

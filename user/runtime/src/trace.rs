@@ -14,9 +14,9 @@ use coroutine::Tracer;
 use crate::local;
 use crate::lock::Section;
 /// This machine has no `time` register.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 use crate::time::now_ns as ticks;
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 use crate::time::ticks;
 
 /// One worker's records. Only the worker uses it; atomic words make that sound without an `unsafe impl Sync`.

@@ -6,7 +6,7 @@
 use core::fmt;
 
 /// Returns the registers `pc` and `sp`, as they are together in the calling function.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 #[inline(always)]
 pub fn here() -> (usize, usize) {
     let (pc, stack);
@@ -24,7 +24,7 @@ pub fn here() -> (usize, usize) {
 }
 
 /// Returns the addresses of the program's code.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 fn code() -> core::ops::Range<usize> {
     unsafe extern "C" {
         static __program_start: u8;
@@ -36,7 +36,7 @@ fn code() -> core::ops::Range<usize> {
 /// Returns the words of the running stack above an address that can be return addresses: the distance from there, and
 /// the address in the program's file. `top` is the address up to which the stack is surely in use, or 0 if that is not
 /// known.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 pub fn candidates(stack: usize, top: usize) -> impl Iterator<Item = (usize, u64)> {
     let code = code();
     let start = code.start as u64;
@@ -57,7 +57,7 @@ pub fn candidates(stack: usize, top: usize) -> impl Iterator<Item = (usize, u64)
 /// # Errors
 ///
 /// Those of the writer.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 pub fn write(
     writer: &mut dyn fmt::Write,
     pc: usize,
@@ -68,10 +68,10 @@ pub fn write(
     abi_unix::callers::write(writer, name, (pc - code().start) as u64, 0, candidates)
 }
 
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(target_os = "none"))]
 pub use elsewhere::{candidates, here, write};
 
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(target_os = "none"))]
 mod elsewhere {
     use super::fmt;
 

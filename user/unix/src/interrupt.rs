@@ -17,15 +17,15 @@
 //! code here, which sets its own timer and tries again a little later.
 
 use crate::{Descriptor, Result, call};
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Handler that the entries below call: a `fn(u64)`, or 0 before [`set_handler`].
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 // Stored with release after the words that the entries read; an interrupt comes only after that.
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
 
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 core::arch::global_asm!(
     ".pushsection .text.cops_interrupt_entry, \"ax\"",
     ".option push",
@@ -308,7 +308,7 @@ core::arch::global_asm!(
     interrupt_return = const abi_unix::SystemCall::InterruptReturn as usize,
 );
 
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 unsafe extern "C" {
     fn cops_interrupt_entry();
     fn cops_interrupt_vector();
@@ -341,7 +341,7 @@ impl Context {
 ///
 /// `from` may be written. `to` was left by this function and not continued since, or is [beginning](Context::beginning)
 /// on a stack of its own. The interrupt handler may run at any point between the two: it finds either thread pointer.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[doc(alias = "swapcontext")]
 pub unsafe fn switch(from: *mut Context, to: *const Context) {
     // SAFETY: the caller's promise.
@@ -349,7 +349,7 @@ pub unsafe fn switch(from: *mut Context, to: *const Context) {
 }
 
 /// Allows further interrupts after a handler has [switched](switch) to code that is no handler.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 pub fn leave_handler() {
     match BACK_END.load(Ordering::Relaxed) {
         // SAFETY: enables the program's own interrupts.
@@ -364,7 +364,7 @@ pub fn leave_handler() {
 }
 
 /// Prepares the end of a handler that was switched back to; it is not interrupted where that matters.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 pub fn enter_handler_again() {
     match BACK_END.load(Ordering::Relaxed) {
         // SAFETY: disables the program's own interrupts, until the handler's end puts the status back.
@@ -377,7 +377,7 @@ pub fn enter_handler_again() {
 
 /// Has the handler called after this many ticks, if the worker has a timer of its own (back ends `imsic` and `uintc`);
 /// returns whether it has. The earliest of several requests counts.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline]
 pub fn call_handler_after(ticks: u64) -> bool {
     let has_timer = BACK_END.load(Ordering::Relaxed) != KERNEL;
@@ -393,11 +393,11 @@ const IMSIC: u64 = 1;
 const UINTC: u64 = 2;
 
 /// The back end; set with the handler.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 static BACK_END: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(KERNEL);
 
 /// Data of the first instructions of an interrupt (back end `uintc`).
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[repr(C)]
 struct Quickly {
     /// Address of the scheduler's image.
@@ -406,30 +406,30 @@ struct Quickly {
     handler: AtomicUsize,
 }
 
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 static QUICKLY: Quickly = Quickly { image: AtomicUsize::new(0), handler: AtomicUsize::new(0) };
 
 /// The quick handler of a program that has none.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 extern "C" fn nothing_is_quick(_identities: u64) -> bool {
     false
 }
 
 /// Address of the process page, from the auxiliary vector, with the workers' pending interrupts.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 static PAGE: core::sync::atomic::AtomicPtr<abi_queue::ProcessPage> =
     core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
 
 /// Address of the scheduler's image, from the auxiliary vector.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 static IMAGE: AtomicUsize = AtomicUsize::new(0);
 
 /// Function that returns the number of the running worker: the program decides about `tp`.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 static WORKER: AtomicUsize = AtomicUsize::new(0);
 
 /// Ticks until the handler tries again to interrupt code in the scheduler's image, whose sections are shorter.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 pub const AGAIN_TICKS: u64 = 200;
 
 /// Takes an interrupt in VS-mode: calls the handler with the identities that have come, unless the code must not be
@@ -437,7 +437,7 @@ pub const AGAIN_TICKS: u64 = 200;
 ///
 /// A sender can send all the time. Identities that have come again when the handler is done are taken a few times more;
 /// after that the program continues for a while with its timer only.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 extern "C" fn take(cause: u64, pc: usize) {
     let mut identities = 0u64;
     if cause == INTERRUPT | EXTERNAL {
@@ -457,7 +457,7 @@ extern "C" fn take(cause: u64, pc: usize) {
 }
 
 /// Calls the handler again for identities that have come while it ran.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[cold]
 fn take_more(handler: extern "C" fn(u64)) {
     for _ in 0..MAXIMUM_REPEATS {
@@ -474,7 +474,7 @@ fn take_more(handler: extern "C" fn(u64)) {
 
 /// Takes an interrupt in user mode that needs more than the quick handler, as [`take`] does in VS-mode. Only integer
 /// registers are saved yet.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 extern "C" fn take_from_slot(identities: u64, pc: usize) {
     if pc.wrapping_sub(IMAGE.load(Ordering::Relaxed)) < abi_queue::pages::LARGEST_IMAGE {
         return take_later(identities);
@@ -484,7 +484,7 @@ extern "C" fn take_from_slot(identities: u64, pc: usize) {
 }
 
 /// Calls the handler, with all registers saved, and again for identities that have come while it ran.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 extern "C" fn take_slowly(identities: u64) {
     // SAFETY: `set_handler` stored such a function before it enabled interrupts.
     let handler = unsafe { core::mem::transmute::<usize, extern "C" fn(u64)>(HANDLER.load(Ordering::Relaxed)) };
@@ -503,7 +503,7 @@ extern "C" fn take_slowly(identities: u64) {
 
 /// Takes all identities that have come in the worker's slot. The interrupt is cleared first: what comes from here on
 /// makes it pending again.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 fn claim_from_slot() -> u64 {
     let identities: u64;
@@ -516,7 +516,7 @@ fn claim_from_slot() -> u64 {
 }
 
 /// Returns whether the worker's software interrupt is pending.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 fn is_raised() -> bool {
     let pending: u64;
@@ -526,7 +526,7 @@ fn is_raised() -> bool {
 }
 
 /// Returns whether the worker has a handler still, after a call of it: without one no interrupt is enabled.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 fn has_handler() -> bool {
     let enabled: u64;
@@ -541,7 +541,7 @@ fn has_handler() -> bool {
 
 /// Handles the interrupt of the worker's own timer in user mode: the handler looks at the time. Software interrupts may
 /// have been disabled until now.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 extern "C" fn take_timer() {
     // SAFETY: the program's own timer `utimecmp`, and its own interrupts.
     unsafe {
@@ -551,11 +551,11 @@ extern "C" fn take_timer() {
 }
 
 /// Number of further calls of the handler for identities that have come meanwhile.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 const MAXIMUM_REPEATS: usize = 16;
 
 /// Takes all identities that have come in the worker's interrupt file, each once.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 fn claim() -> u64 {
     let mut identities = 0u64;
@@ -573,7 +573,7 @@ fn claim() -> u64 {
 }
 
 /// Returns whether an identity is pending in the worker's interrupt file.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 fn has_external() -> bool {
     let pending: u64;
@@ -583,13 +583,13 @@ fn has_external() -> bool {
 }
 
 /// Interrupt numbers of a hart.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 const EXTERNAL: u64 = 9;
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 const INTERRUPT: u64 = 1 << 63;
 
 /// Handles interrupts of the worker's own timer, or of the kernel.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 fn take_other(cause: u64) {
     match cause {
         // Software: from the kernel, which has written the word itself.
@@ -608,7 +608,7 @@ fn take_other(cause: u64) {
 
 /// Leaves the identities in the worker's word for the next interrupt, which comes soon, because the interrupted code is
 /// in the scheduler's image.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[cold]
 fn take_later(identities: u64) {
     // SAFETY: `set_handler` stored the address of the process page, which stays mapped; every word of it is atomic.
@@ -622,7 +622,7 @@ fn take_later(identities: u64) {
 }
 
 /// Sets the worker's own timer, unless it is set to an earlier time, which is still needed.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 fn set_timer(ticks: u64) {
     /// Sets the timer that is this register, by number.
     macro_rules! set {
@@ -679,7 +679,7 @@ pub fn has_slots() -> bool {
 ///
 /// `handler` runs between any two instructions of the worker, except inside the scheduler's image: it must not use data
 /// that the interrupted code may be in the middle of changing, except through atomics. This holds for `worker` too.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) -> Result<()> {
     let back_end = back_end();
     if back_end != KERNEL {
@@ -739,7 +739,7 @@ pub unsafe fn set_handler(handler: extern "C" fn(u64), worker: fn() -> usize) ->
 ///
 /// As for [`set_handler`]'s handler. Neither the function nor anything that it calls uses a floating-point register,
 /// and it leaves the stack as a function does.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 pub unsafe fn set_quick_handler(quick: extern "C" fn(u64) -> bool) {
     QUICKLY.handler.store(quick as *const () as usize, Ordering::Release);
 }
@@ -749,7 +749,7 @@ pub unsafe fn set_quick_handler(quick: extern "C" fn(u64) -> bool) {
 /// # Safety
 ///
 /// No condition.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub unsafe fn set_quick_handler(_quick: extern "C" fn(u64) -> bool) {}
 
 /// There are no user interrupts on this machine.
@@ -757,7 +757,7 @@ pub unsafe fn set_quick_handler(_quick: extern "C" fn(u64) -> bool) {}
 /// # Safety
 ///
 /// No condition.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub unsafe fn set_handler(_handler: extern "C" fn(u64), _worker: fn() -> usize) -> Result<()> {
     Err(crate::Errno::ENOSYS)
 }
@@ -863,7 +863,7 @@ pub fn page(right: &Descriptor) -> Result<SendPage> {
 /// # Errors
 ///
 /// As [`send`]; but an interrupt that reaches the receiver's slot is never an error.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 pub fn send_by_instruction(index: SendPage) -> Result<()> {
     let result: usize;
@@ -887,7 +887,7 @@ pub fn send_by_instruction(index: SendPage) -> Result<()> {
 /// # Errors
 ///
 /// `ENOSYS`.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub fn send_by_instruction(_index: SendPage) -> Result<()> {
     Err(crate::Errno::ENOSYS)
 }
@@ -897,7 +897,7 @@ pub fn send_by_instruction(_index: SendPage) -> Result<()> {
 /// # Errors
 ///
 /// As [`send`]; but a store that reaches the receiver's file is never an error.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 pub fn store(page: SendPage) -> Result<()> {
     let result: usize;
@@ -922,7 +922,7 @@ pub fn store(page: SendPage) -> Result<()> {
 /// # Errors
 ///
 /// `ENOSYS`.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub fn store(_page: SendPage) -> Result<()> {
     Err(crate::Errno::ENOSYS)
 }

@@ -21,7 +21,7 @@ pub mod interrupt;
 pub mod kernel_side;
 pub mod memory;
 pub mod network;
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 pub mod panic;
 pub mod print;
 pub mod process;

@@ -3,7 +3,7 @@
 //! The register contract is in [`abi_unix::call`]: number and flags in `a7`, arguments in `a0` to `a5`, and for the
 //! asynchronous form the cid in `a6` and the token in `t0`; only `a0` changes.
 
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 use core::arch::asm;
 
 use abi_unix::call::{ASYNCHRONOUS, NUMBER_MASK, PRIORITY_SHIFT};
@@ -14,7 +14,7 @@ use abi_unix::call::{ASYNCHRONOUS, NUMBER_MASK, PRIORITY_SHIFT};
 ///
 /// The call may write to the memory that its arguments name, and unmap it: the arguments must be valid by the call's
 /// manual page, or no code in this program may depend on the memory that they reach.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 pub unsafe fn syscall(number: usize, arguments: [usize; 6]) -> usize {
     let result;
@@ -40,7 +40,7 @@ pub unsafe fn syscall(number: usize, arguments: [usize; 6]) -> usize {
 /// # Safety
 ///
 /// As for [`syscall`].
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 pub unsafe fn syscall3(number: usize, a0: usize, a1: usize, a2: usize) -> usize {
     let result;
@@ -60,7 +60,7 @@ pub unsafe fn syscall3(number: usize, a0: usize, a1: usize, a2: usize) -> usize 
 ///
 /// As for [`syscall`]; and if the answer is `WILL_BE_POSTED`, the memory that the arguments name belongs to the kernel
 /// until the completion with this token has been taken from the completion ring.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 #[inline(always)]
 pub unsafe fn syscall_asynchronous(
     number: usize,
@@ -100,7 +100,7 @@ pub const fn asynchronous_number(number: usize, priority: u8) -> usize {
 /// # Safety
 ///
 /// No condition.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub unsafe fn syscall(_number: usize, _arguments: [usize; 6]) -> usize {
     abi_unix::errno::encode(Err(abi_unix::Errno::ENOSYS))
 }
@@ -110,7 +110,7 @@ pub unsafe fn syscall(_number: usize, _arguments: [usize; 6]) -> usize {
 /// # Safety
 ///
 /// No condition.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub unsafe fn syscall3(number: usize, a0: usize, a1: usize, a2: usize) -> usize {
     // SAFETY: the function has no effect on this machine.
     unsafe { syscall(number, [a0, a1, a2, 0, 0, 0]) }
@@ -121,7 +121,7 @@ pub unsafe fn syscall3(number: usize, a0: usize, a1: usize, a2: usize) -> usize 
 /// # Safety
 ///
 /// No condition.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub unsafe fn syscall_asynchronous(
     number: usize,
     arguments: [usize; 6],

@@ -32,7 +32,7 @@ macro_rules! entry {
     };
 }
 
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 core::arch::global_asm!(
     ".section .text.start, \"ax\", @progbits",
     ".globl _start",
@@ -52,12 +52,25 @@ core::arch::global_asm!(
     start = sym start,
 );
 
+/// In a program with the standard library the C library begins, and passes what it found on its stack to the functions
+/// of this list before `main` (glibc does; its pointers are those of the initial stack).
+#[cfg(all(on_cops, feature = "std"))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: unsafe extern "C" fn(core::ffi::c_int, *const *const c_char) = {
+    unsafe extern "C" fn before_main(_count: core::ffi::c_int, arguments: *const *const c_char) {
+        // SAFETY: the word before the arguments is their number, and what follows has the layout of a new process.
+        unsafe { remember(arguments.cast::<usize>().sub(1)) }
+    }
+    before_main
+};
+
 /// First Rust function of the process.
 ///
 /// # Safety
 ///
 /// `stack` must be the initial stack pointer: see the module's text.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 unsafe extern "C" fn start(stack: *const usize) -> ! {
     unsafe extern "C" {
         safe fn cops_entry() -> i32;
@@ -74,7 +87,7 @@ unsafe extern "C" fn start(stack: *const usize) -> ! {
 /// # Safety
 ///
 /// To be called once, before any use of an address in memory.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(target_os = "none")]
 unsafe fn relocate_program() {
     unsafe extern "C" {
         static __program_start: u8;
@@ -102,7 +115,7 @@ unsafe fn relocate_program() {
 ///
 /// `list` must have `count` entries, and the words that it names, moved, must be words of the program without other
 /// users.
-#[cfg_attr(not(all(target_arch = "riscv64", target_os = "none")), allow(dead_code))]
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
 unsafe fn relocate(moved: usize, list: *const u64, count: usize) {
     let mut next = core::ptr::null_mut::<usize>();
     let mut index = 0;
@@ -138,7 +151,7 @@ unsafe fn relocate(moved: usize, list: *const u64, count: usize) {
 ///
 /// `stack` must point to a count, that many pointers and NULL, pointers and NULL, and pairs of words up to one that
 /// begins with 0; all of that must stay unchanged for the rest of the process's life.
-#[cfg_attr(not(all(target_arch = "riscv64", target_os = "none")), allow(dead_code))]
+#[cfg_attr(not(on_cops), allow(dead_code))]
 unsafe fn remember(stack: *const usize) {
     // SAFETY: the layout is the caller's promise.
     unsafe {

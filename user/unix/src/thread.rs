@@ -17,7 +17,7 @@ use crate::{Result, call};
 /// # Safety
 ///
 /// The memory below `stack` must be the thread's own until `number` is 0 again, and `number` must not move.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 pub unsafe fn start(
     entry: extern "C" fn(usize) -> !,
     argument: usize,
@@ -32,7 +32,7 @@ pub unsafe fn start(
 }
 
 /// Flags of a thread that this module starts.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 const FLAGS: u64 = {
     use abi_unix::types::clone;
     clone::SHARED | clone::SYSVSEM | clone::SETTLS | clone::PARENT_SETTID | clone::CHILD_CLEARTID
@@ -47,7 +47,7 @@ const FLAGS: u64 = {
 /// # Safety
 ///
 /// The stack must be the thread's own until `number` is 0 again, and `number` must not move.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 pub unsafe fn start_on(
     entry: extern "C" fn(usize) -> !,
     argument: usize,
@@ -75,7 +75,7 @@ pub unsafe fn start_on(
 /// # Safety
 ///
 /// These registers must start a thread with all memory in common, on a stack of its own.
-#[cfg(all(target_arch = "riscv64", target_os = "none"))]
+#[cfg(on_cops)]
 unsafe fn start_by(
     call: crate::SystemCall,
     registers: [usize; 5],
@@ -117,7 +117,7 @@ unsafe fn start_by(
 /// # Safety
 ///
 /// No condition.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub unsafe fn start(
     _entry: extern "C" fn(usize) -> !,
     _argument: usize,
@@ -137,7 +137,7 @@ pub unsafe fn start(
 /// # Safety
 ///
 /// No condition.
-#[cfg(not(all(target_arch = "riscv64", target_os = "none")))]
+#[cfg(not(on_cops))]
 pub unsafe fn start_on(
     _entry: extern "C" fn(usize) -> !,
     _argument: usize,

@@ -1,7 +1,7 @@
 //! `#[cops::main]`, and a part of `cops::select!`.
 //!
-//! The attribute reads four tokens of the function and adds an item behind it, and the other macro leaves out words;
-//! that needs no parser, so this crate has no dependencies.
+//! The attribute reads four tokens of the function and passes it to a macro of `cops`, and the other macro leaves out
+//! words; that needs no parser, so this crate has no dependencies.
 #![forbid(unsafe_code)]
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
@@ -17,11 +17,13 @@ pub fn main(arguments: TokenStream, function: TokenStream) -> TokenStream {
     let tokens: Vec<TokenTree> = function.clone().into_iter().collect();
     match (check(&tokens), options(arguments)) {
         (Ok(name), Ok((workers, priority))) => {
-            let item = format!(
-                "#[unsafe(no_mangle)] extern \"C\" fn cops_entry() -> i32 {{ ::cops::start::run({workers}, {priority}, {name}()) }}"
-            );
-            let item: TokenStream = item.parse().expect("the item above is Rust");
-            function.into_iter().chain(item).collect()
+            // The caller of the function depends on the features of `cops`, which only its own macros know.
+            let mut call: TokenStream = "::cops::main_function!".parse().expect("this is the name of a macro");
+            let arguments = format!("{workers}, {priority}, {name},");
+            let arguments: TokenStream = arguments.parse().expect("these are expressions and a name");
+            let body = Group::new(Delimiter::Brace, arguments.into_iter().chain(function).collect());
+            call.extend([TokenTree::from(body)]);
+            call
         }
         (Err(message), _) | (_, Err(message)) => {
             let error: TokenStream = format!("::core::compile_error!({message:?});").parse().expect("this is Rust");
