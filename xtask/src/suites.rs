@@ -1302,19 +1302,25 @@ impl Boots<'_> {
     /// Runs the suite of programs with the standard library, and a package with it that is made as a user does.
     fn standard_library(&self, log: &Path, show: Show) -> Found {
         let directory = std::env::temp_dir().join(format!("xtask-std-program-{}", std::process::id()));
-        let package = directory.join("std-greeting");
+        let [greeting, web] = ["std-greeting", "std-web"].map(|name| directory.join(name));
         let mut run = || {
-            own::new(self.context, &cli::New { path: package.clone(), name: None, git: None, std: true })?;
+            for package in [&greeting, &web] {
+                own::new(self.context, &cli::New { path: package.clone(), name: None, git: None, std: true })?;
+            }
+            make_server_of_the_book(self.context, &web)?;
             let mut programs = Vec::new();
-            for chosen in [&package.to_string_lossy(), STD_SUITE, "hyper-server"] {
+            for chosen in [&greeting.to_string_lossy(), &web.to_string_lossy(), STD_SUITE, "hyper-server"] {
                 let taken = Chosen::of(chosen)?.take(self.context, self.toolchain, &self.products)?;
                 programs.extend(taken.with_context(|| format!("{chosen} has no standard library"))?);
             }
             let products = own::with_files(self.context, (*self.products).clone(), programs, &[])?;
             let boots = Boots { products: Arc::new(products), machine: self.machine.clone(), ..*self };
-            let arguments = ["-c".to_string(), format!("std-greeting Ada && {STD_SUITE}")];
+            let line = format!("std-greeting Ada && {{ std-web & {STD_SUITE} web; kill %1; {STD_SUITE}; }}");
+            let arguments = ["-c".to_string(), line];
             let mut guest = boots.start(log, &boots.products.kernel, command_line("shell", &arguments)?)?;
             guest.wait_for("the greeting", SILENCE_LIMIT, |line| (line == "Hello, Ada!").then_some(()))?;
+            guest
+                .wait_for("the server's answer", SILENCE_LIMIT, |line| (line == "hello from /a/path").then_some(()))?;
             follow(&mut guest, show)
         };
         let result = run();
@@ -1447,6 +1453,30 @@ fn fault_problem(failure: &Failure) -> Option<String> {
     } else {
         None
     }
+}
+
+/// Writes the server with hyper that the book shows into a new package with the standard library.
+fn make_server_of_the_book(context: &Context, package: &Path) -> Result<()> {
+    let book = std::fs::read_to_string(context.workspace.root.join("docs/book/three-programs.md"))?;
+    let (_, section) = book.split_once("### An HTTP server with hyper").context("the book has no such section")?;
+    let block = |kind: &str| {
+        let (_, rest) = section.split_once(&format!("```{kind}\n"))?;
+        rest.split_once("```").map(|(block, _)| block)
+    };
+    let program = block("rust,ignore").context("the section has no program")?;
+    std::fs::write(package.join("src/main.rs"), program)?;
+    let manifest = std::fs::read_to_string(package.join("Cargo.toml"))?;
+    // As the book says: its line for `cops`, whose path is that of the package, and lines for the others.
+    let needs = block("toml").context("the section does not name its crates")?;
+    let features = r#"features = ["std", "hyper"]"#;
+    if !needs.contains(features) {
+        bail!("the section does not name the features {features}");
+    }
+    let others: String = needs.lines().skip(1).flat_map(|line| [line, "\n"]).collect();
+    let manifest = manifest.replace(r#"features = ["std"]"#, features);
+    let manifest = manifest.replace("\n[profile.release]", &format!("{others}\n[profile.release]"));
+    std::fs::write(package.join("Cargo.toml"), manifest)?;
+    Ok(())
 }
 
 /// Follows a suite in the machine to its end.

@@ -3,11 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod client;
-mod connection;
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,8 +15,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-
-use connection::Connection;
 
 const USAGE: &str = "\
 usage: hyper-server [serve | compare [REQUESTS [CONNECTIONS]]]
@@ -106,8 +102,9 @@ async fn serve_with_coroutines(listener: cops::net::TcpListener) {
             Ok((stream, _)) => cops::spawn(async move {
                 let _ = stream.send_small_writes_at_once();
                 // A peer that goes away, or says nothing sensible, ends its own connection only.
-                let _ =
-                    http1::Builder::new().serve_connection(Connection::new(Arc::new(stream)), service_fn(answer)).await;
+                let _ = http1::Builder::new()
+                    .serve_connection(cops::hyper::Connection::new(stream), service_fn(answer))
+                    .await;
             })
             .detach(),
             // Too many connections: some end.

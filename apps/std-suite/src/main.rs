@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -101,6 +101,13 @@ async fn ended(way: &str) -> i32 {
             0
         }
         "exit" => std::process::exit(9),
+        "web" => match cops::timeout(LIMIT, answer_of_server()).await {
+            Ok(answer) => {
+                println!("{answer}");
+                0
+            }
+            Err(_) => 1,
+        },
         "error" => {
             eprintln!("{}", std::io::Error::from_raw_os_error(Errno::ENOENT.number().into()));
             5
@@ -108,6 +115,22 @@ async fn ended(way: &str) -> i32 {
         other => {
             eprintln!("unknown way to end: {other}");
             2
+        }
+    }
+}
+
+/// Asks the server at port 8080 of this machine until it is there; returns the last line of its answer.
+async fn answer_of_server() -> String {
+    loop {
+        let ask = || {
+            let mut stream = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, 8080))?;
+            stream.write_all(b"GET /a/path HTTP/1.1\r\nhost: cops\r\nconnection: close\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        };
+        match ask() {
+            Ok(answer) => return answer.lines().last().unwrap_or_default().to_string(),
+            Err::<_, std::io::Error>(_) => cops::sleep(Duration::from_millis(50)).await,
         }
     }
 }

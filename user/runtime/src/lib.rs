@@ -90,6 +90,8 @@ pub mod file;
 #[cfg(feature = "futures-io")]
 mod futures_io;
 mod heap;
+#[cfg(feature = "hyper")]
+pub mod hyper;
 mod inheritance;
 pub mod interrupt;
 pub mod io;
