@@ -1,4 +1,4 @@
-"""Commands of gdb for a machine that runs COPS: `cops coroutines`, `cops ready`, `cops process`.
+"""Commands of gdb for a machine that runs COPS, or for a core file: `cops coroutines`, `cops ready`, `cops process`.
 
 `cargo xtask run --gdb` writes a file that gdb reads first. It sets the variables that these commands need: the addresses
 of the two executors and the offsets of the scheduler's fields, which come from the scheduler itself. So no debug
@@ -21,6 +21,11 @@ def variable(name):
     return int(value) & 0xFFFFFFFFFFFFFFFF
 
 
+def is_core():
+    """Returns whether gdb has a core file of a program, and no machine with a kernel."""
+    return variable("kernel") == 0
+
+
 def bytes_at(address, length):
     """Reads memory. A program's is mapped only on harts that run it, so each hart is asked."""
     before = gdb.selected_thread()
@@ -33,6 +38,8 @@ def bytes_at(address, length):
                 continue
     finally:
         before.switch()
+    if is_core():
+        raise gdb.GdbError("the core file does not have the memory at %#x" % address)
     raise gdb.GdbError("no hart has memory at %#x now: the program does not run" % address)
 
 
@@ -164,7 +171,7 @@ class Ready(gdb.Command):
 
 
 class Process(gdb.Command):
-    """cops process: where each hart is, and which coroutine each worker polls, in the kernel and in the program."""
+    """cops process: where each hart is, or each thread of a core file, and which coroutine each worker polls, in the kernel and in the program."""
 
     def __init__(self):
         super().__init__("cops process", gdb.COMMAND_DATA)
@@ -175,9 +182,14 @@ class Process(gdb.Command):
             thread.switch()
             pc = gdb.newest_frame().pc()
             side = "kernel" if pc >> 63 else "program"
-            print("hart %d: %s, %s" % (thread.num - 1, side, symbol_at(pc) or "%#x" % pc))
+            if is_core():
+                print("thread %d: %s" % (thread.ptid[1], symbol_at(pc) or "%#x" % pc))
+            else:
+                print("hart %d: %s, %s" % (thread.num - 1, side, symbol_at(pc) or "%#x" % pc))
         before.switch()
         for name, kind in (("kernel", "hart"), ("program", "worker")):
+            if name == "kernel" and is_core():
+                continue
             try:
                 running = Executor(name).running()
             except gdb.GdbError as error:

@@ -128,8 +128,13 @@ impl SymbolisedProgram {
             let functions = self.functions_at(*address);
             functions.last().is_some_and(|name| NOTES.iter().any(|note| name.contains(note)))
         };
-        let lines = self.unwind(callers).into_iter().skip_while(is_note).enumerate();
-        let lines: Vec<_> = lines.map(|(number, address)| format!("  #{number} {address:#x}")).collect();
+        self.report(self.unwind(callers).into_iter().skip_while(is_note))
+    }
+
+    /// Returns the lines of a backtrace of these addresses of the file.
+    pub fn report(&self, addresses: impl Iterator<Item = u64>) -> Vec<String> {
+        let lines: Vec<_> =
+            addresses.enumerate().map(|(number, address)| format!("  #{number} {address:#x}")).collect();
         annotate_report(&self.symbols, &lines)
     }
 }

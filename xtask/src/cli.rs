@@ -67,6 +67,8 @@ pub enum Command {
     Image(Image),
     /// Boot COPS with its serial console on this terminal.
     Run(Run),
+    /// Show a core file that a program has left: the callers of each thread, or gdb.
+    Core(Core),
     /// Run unmodified programs of Debian for riscv64.
     Linux(Linux),
     /// Run a program and show live the activity of harts and processes.
@@ -275,12 +277,37 @@ pub struct Run {
     /// Wait for gdb before the first instruction; the command to connect is shown.
     #[arg(long)]
     pub gdb: bool,
+    /// Let programs that die leave core files, for `cargo xtask core`. The shell starts the program then.
+    #[arg(long)]
+    pub core: bool,
     /// End QEMU after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub limit: Option<u64>,
     /// The boot.
     #[command(flatten)]
     pub boot: Boot,
+}
+
+/// Arguments of `core`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES
+  cargo xtask run --core ./my-program
+  cargo xtask core
+  cargo xtask core --gdb
+  cargo xtask core my-program.2 --gdb -- -batch -ex bt -ex 'cops coroutines'")]
+pub struct Core {
+    /// The core file: a path, or a name in the target directory's cops/cores; the default is the newest there.
+    pub file: Option<PathBuf>,
+    /// The program's own file, with symbols; the default is the one that `run --core` has started.
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// Open gdb-multiarch with it, with the commands `cops process`, `cops coroutines` and `cops ready`.
+    #[arg(long)]
+    pub gdb: bool,
+    /// Arguments of gdb.
+    #[arg(last = true, value_name = "ARGS", requires = "gdb")]
+    pub arguments: Vec<String>,
 }
 
 /// Arguments of `new`.

@@ -38,6 +38,26 @@ pub fn write(file: &Path, root: &Path, kernel: &Path, program: Option<&Path>, po
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
+/// Writes the file that gdb reads first with a core file of a program, which was moved by so much from its place in its
+/// file.
+///
+/// # Errors
+///
+/// A file cannot be read or written.
+pub fn write_for_core(file: &Path, root: &Path, program: Option<&Path>, moved: u64, core: &Path) -> Result<()> {
+    let in_program = program.map(|program| address_of(program, OF_A_PROGRAM)).transpose()?.flatten();
+    let mut text = String::from("set pagination off\nset confirm off\nset architecture riscv:rv64\n");
+    if let Some(program) = program {
+        let _ = writeln!(text, "file {}", program.display());
+    }
+    let _ = writeln!(text, "core-file {}", core.display());
+    for (name, value) in variables([0, in_program.map_or(0, |address| address.wrapping_add(moved))]) {
+        let _ = writeln!(text, "set $cops_{name} = {value:#x}");
+    }
+    let _ = writeln!(text, "source {}", root.join("xtask/gdb/cops.py").display());
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
 /// Returns the variables of the commands: the schedulers' executors, 0 for none, and the layout.
 fn variables([kernel, program]: [u64; 2]) -> Vec<(&'static str, u64)> {
     let inside = |address: u64| if address == 0 { 0 } else { address + coroutine::OFFSET_OF_SCHEDULER as u64 };

@@ -112,11 +112,7 @@ fn contents(number: u32) -> Vec<u8> {
 ///
 /// The volume is not to be had, or a file is not there as it was written.
 pub fn replay(image: &Path, last: u32) -> anyhow::Result<()> {
-    let file = OpenOptions::new().read(true).write(true).open(image)?;
-    let bytes = file.metadata()?.len();
-    let now = || Stamp { seconds: 1_700_000_000, nanoseconds: 0 };
-    let volume = Volume::mount(FileDevice(Rc::new(file), bytes), now, Access::Write);
-    let mut volume = volume.map_err(|refusal| anyhow!("the volume is not mounted: {refusal}"))?;
+    let mut volume = mounted(image)?;
     for number in 0..=last {
         let name = format!("file-{number}");
         let found = volume.look_up(volume.root(), name.as_bytes());
@@ -129,6 +125,51 @@ pub fn replay(image: &Path, last: u32) -> anyhow::Result<()> {
         }
     }
     volume.unmount().map_err(|error| anyhow!("the volume is not unmounted: {error:?}"))
+}
+
+/// Returns the names and contents of the files at the top of an image's volume, whose journal is replayed.
+///
+/// # Errors
+///
+/// The volume is not to be had, or a file cannot be read.
+pub fn files(image: &Path) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    const NAMES: usize = 64;
+    const PIECE: usize = 1 << 20;
+    let mut volume = mounted(image)?;
+    let (mut found, mut place) = (Vec::new(), 0);
+    loop {
+        let entries = volume.list(volume.root(), place, NAMES).map_err(|error| anyhow!("the directory: {error:?}"))?;
+        let Some(last) = entries.last() else { break };
+        place = last.next;
+        for entry in entries {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            let attributes = volume.attributes(entry.inode).map_err(|error| anyhow!("{name}: {error:?}"))?;
+            if attributes.mode & 0o170_000 != 0o100_000 {
+                continue;
+            }
+            let mut bytes = vec![0; usize::try_from(attributes.size)?];
+            let mut done = 0;
+            while done < bytes.len() {
+                let end = bytes.len().min(done + PIECE);
+                let count = volume.read(entry.inode, done as u64, &mut bytes[done..end]);
+                match count.map_err(|error| anyhow!("{name}: {error:?}"))? {
+                    0 => break,
+                    count => done += count,
+                }
+            }
+            found.push((entry.name, bytes));
+        }
+    }
+    volume.unmount().map_err(|error| anyhow!("the volume is not unmounted: {error:?}"))?;
+    Ok(found)
+}
+
+fn mounted(image: &Path) -> anyhow::Result<Volume<FileDevice>> {
+    let file = OpenOptions::new().read(true).write(true).open(image)?;
+    let bytes = file.metadata()?.len();
+    let now = || Stamp { seconds: 1_700_000_000, nanoseconds: 0 };
+    let volume = Volume::mount(FileDevice(Rc::new(file), bytes), now, Access::Write);
+    volume.map_err(|refusal| anyhow!("the volume is not mounted: {refusal}"))
 }
 
 /// Reads a size: bytes, or with a letter multiples of 1,024 (`2G`).

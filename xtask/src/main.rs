@@ -21,6 +21,7 @@ mod check;
 mod children;
 mod cli;
 mod context;
+mod cores;
 mod debian;
 mod demo;
 mod dist;
@@ -132,6 +133,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     .transpose()?;
     let done = match &arguments.command {
         Command::Run(arguments) => return run::run(&context, arguments),
+        Command::Core(arguments) => return cores::core(&context, arguments),
         Command::Linux(arguments) => return programs::linux(&context, arguments),
         Command::New(arguments) => own::new(&context, arguments),
         Command::Build(arguments) => build(&context, arguments),

@@ -15,6 +15,7 @@ use crate::build::Products;
 use crate::callers::Programs;
 use crate::cli;
 use crate::context::{Context, command_line};
+use crate::cores::CoreDisk;
 use crate::gdb;
 use crate::guest::{self, Echo, Failure, FailureKind, Guest};
 use crate::own;
@@ -44,14 +45,24 @@ const LOOK: Duration = Duration::from_millis(100);
 pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
     let (toolchain, products, command_line, program) = match arguments.kernel {
         Kernel::Unix if arguments.words.is_some() => bail!("--words goes with --kernel micro"),
+        Kernel::Micro if arguments.core => bail!("--core goes with --kernel unix: root tasks leave no core files"),
         Kernel::Micro if !arguments.files.is_empty() => {
             bail!("--file goes with --kernel unix: root tasks have no files")
         }
         Kernel::Unix => unix(context, arguments)?,
         Kernel::Micro => micro(context, arguments)?,
     };
+    let disk = if arguments.core { Some(CoreDisk::make(context)?) } else { None };
+    let command_line = match &disk {
+        Some(_) => {
+            let given = CoreDisk::arguments(arguments.boot.disks.len(), &program, &arguments.arguments);
+            CoreDisk::words() + &arguments.boot.scheduling.words() + &self::command_line("shell", &given)?
+        }
+        None => command_line,
+    };
     let mut configuration = context.configuration(&products, &arguments.boot.machine, command_line);
     arguments.boot.connect(&mut configuration)?;
+    configuration.disks.extend(disk.as_ref().map(|disk| disk.image().to_path_buf()));
     if arguments.gdb {
         let port = guest::free_port()?;
         configuration.gdb_port = Some(port);
@@ -65,8 +76,12 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
         eprintln!("    gdb-multiarch -x {}", file.display());
     }
     let log = context.log("run");
-    let screen = Screen::new(Programs::new(products.files), context.progress.verbose);
-    interact(&toolchain, &context.board, &configuration, &log, screen, arguments.limit)
+    let screen = Screen::new(Programs::new(products.files.clone()), context.progress.verbose);
+    let ended = interact(&toolchain, &context.board, &configuration, &log, screen, arguments.limit);
+    if let Some(disk) = disk {
+        disk.collect(context, &products)?;
+    }
+    ended
 }
 
 /// Boots a machine with this terminal as its console, and waits for its end; for `limit` seconds at most. Returns the

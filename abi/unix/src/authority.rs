@@ -254,6 +254,8 @@ acts! {
     Mount = Mount Always Administration;
     /// Takes a mount away.
     Unmount = Unmount Always Administration;
+    /// Names the core files of all processes (`/proc/sys/kernel/core_pattern`).
+    NameCores = Write Always Administration;
     /// Presses a key at the terminal (`TIOCSTI`), which could be a command to a shell with more authority.
     PressKey = DeviceControl Always Administration;
 }

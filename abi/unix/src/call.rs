@@ -424,8 +424,8 @@ system_calls! {
     /// Reads or sets a property of the caller: `PR_SET_NAME` and `PR_GET_NAME`, of a thread or of the process with its
     /// workers; `PR_SET_NO_NEW_PRIVS`, which copies inherit, and `PR_GET_NO_NEW_PRIVS`; `PR_SET_PDEATHSIG` and
     /// `PR_GET_PDEATHSIG`, the signal at the end of its parent (as a process, not the thread that made it);
-    /// `PR_SET_CHILD_SUBREAPER` and `PR_GET_CHILD_SUBREAPER`; `PR_GET_DUMPABLE` and `PR_SET_DUMPABLE`, and
-    /// `PR_GET_TIMERSLACK` and `PR_SET_TIMERSLACK`, of which only the values are kept or given. `EINVAL` for others.
+    /// `PR_SET_CHILD_SUBREAPER` and `PR_GET_CHILD_SUBREAPER`; `PR_GET_DUMPABLE` and `PR_SET_DUMPABLE`, whether a core
+    /// file may be written; `PR_GET_TIMERSLACK` and `PR_SET_TIMERSLACK`, without effect. `EINVAL` for others.
     ProcessControl = 167 prctl(option: Number, second: Number, third: Number, fourth: Number, fifth: Number) Never by Worker;
     /// Writes the hart on which the call was made, and 0 as its node, if their addresses are not 0.
     GetHart = 168 getcpu(hart: Output, node: Output, unused: Number) Never by Worker;

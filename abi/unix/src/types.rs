@@ -45,6 +45,8 @@ impl TimeSpec {
 pub mod limit {
     /// `RLIMIT_STACK`: reported, and always the same for the first worker.
     pub const STACK: u32 = 3;
+    /// `RLIMIT_CORE`: bytes of its core file.
+    pub const CORE: u32 = 4;
     /// `RLIMIT_NPROC`: processes that it has started, living or not waited for, with those that these have started.
     pub const PROCESSES: u32 = 6;
     /// `RLIMIT_NOFILE`: one more than its largest descriptor.
@@ -581,8 +583,10 @@ pub mod memory_synchronisation {
 #[allow(missing_docs)]
 pub mod advice {
     pub const DONTNEED: u32 = 4;
+    pub const DONTDUMP: u32 = 16;
+    pub const DODUMP: u32 = 17;
     /// Advice that has no effect.
-    pub const WITHOUT_EFFECT: [u32; 14] = [0, 1, 2, 3, 8, 11, 12, 13, 14, 15, 16, 17, 20, 21];
+    pub const WITHOUT_EFFECT: [u32; 12] = [0, 1, 2, 3, 8, 11, 12, 13, 14, 15, 20, 21];
     /// The last advice of `fadvise64`.
     pub const LAST_OF_FILES: u32 = 5;
 }
@@ -1192,6 +1196,8 @@ pub mod wait_kind {
 }
 /// Status of a child that has gone on.
 pub const CONTINUED: u32 = 0xffff;
+/// Bit of the status of a child that has left a core file (`WCOREDUMP`).
+pub const CORE_DUMPED: u32 = 0x80;
 
 /// Signals that the kernel sends or that programs need by name.
 #[allow(missing_docs)]

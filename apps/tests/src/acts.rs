@@ -95,6 +95,10 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             let _ = unsafe { system::memory::unmap(0x10000 as *mut u8, 0xf_ffff_0000) };
             0
         }
+        "die-large" => {
+            let memory: alloc::vec::Vec<u8> = alloc::vec![1; 32 << 20];
+            read(core::hint::black_box(memory).len() & 8)
+        }
         "exhaust-memory" => exhaust(),
         "hoard-in-pipes" => hoard_in_pipes(bytes(argument)).await,
         "hoard-in-connections" => hoard_in_connections(bytes(argument)).await,

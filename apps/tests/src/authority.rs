@@ -3,7 +3,7 @@
 use abi_unix::authority::{CapabilitySet, Held, version};
 use abi_unix::call::WILL_BE_POSTED;
 use abi_unix::errno::decode;
-use abi_unix::types::{limit, reboot, scheduling as attribute, signal, system_scheduling, terminal};
+use abi_unix::types::{limit, open, reboot, scheduling as attribute, signal, system_scheduling, terminal};
 use abi_unix::{Act, Errno};
 use alloc::format;
 use cops::process::{Child, Command, Ending};
@@ -60,6 +60,12 @@ fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> sys
     let header = [version::THREE, other as u32];
     let nothing = [0u32; 6];
     let no_limit = [u64::MAX; 2];
+    // A pattern that nobody may set.
+    let (names, pattern) = (c"/proc/sys/kernel/core_pattern", b"|");
+    let names = match act {
+        Act::NameCores => call(SystemCall::Open, [0, names.as_ptr() as usize, open::WRONLY as usize, 0, 0, 0])?,
+        _ => 0,
+    };
     let arguments = match act {
         Act::EndMachine => [
             reboot::MAGIC1 as usize,
@@ -83,9 +89,14 @@ fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> sys
         Act::Empower => [header.as_ptr() as usize, nothing.as_ptr() as usize, 0, 0, 0, 0],
         Act::Mount => [0, NOWHERE, 0, 0, 0, 0],
         Act::Unmount => [NOWHERE, 0, 0, 0, 0, 0],
+        Act::NameCores => [names, pattern.as_ptr() as usize, 1, 0, 0, 0],
         Act::PressKey => [0, terminal::INSERT as usize, NOWHERE, 0, 0, 0],
     };
-    make(ring, way, act.call(), arguments)
+    let made = make(ring, way, act.call(), arguments);
+    if act == Act::NameCores {
+        call(SystemCall::Close, [names, 0, 0, 0, 0, 0])?;
+    }
+    made
 }
 
 /// An act of this program: `others NUMBER CAPABILITIES` tries every act on a process and expects that those of these

@@ -14,6 +14,7 @@ mod authority;
 mod brink;
 mod calls;
 mod combining;
+mod core_files;
 mod coroutines;
 mod disk;
 mod edges;
@@ -92,6 +93,9 @@ const TESTS: &[Test] = tests![
     memory::files_can_be_mapped;
     memory::the_end_of_the_heap_moves;
     memory::faults_end_only_their_process;
+    core_files::faults_leave_core_files;
+    core_files::a_process_is_killed_while_it_writes_its_core_file;
+    core_files::many_processes_die_at_once;
     memory::the_heap_serves_all_sizes;
     memory::exhaustion_is_an_error_or_the_end_of_its_cause;
     file::written_and_read_back;

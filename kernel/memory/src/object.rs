@@ -89,6 +89,23 @@ impl ObjectPages {
         self.groups.get(path.group)?.get(path.chunk)?.as_ref()?.get(path.page)?.as_ref()
     }
 
+    /// Looks for the first page that is there, from one page on: returns it, or where the next look begins. Looks at a
+    /// chunk's pages, or at a group of chunks that are not there.
+    fn next(&self, page: usize) -> Result<usize, usize> {
+        let path = Path::to(page);
+        let first_of_group = |group: usize| group * GROUP * CHUNK;
+        let Some(group) = self.groups.get(path.group) else { return Err(MOST_PAGES) };
+        let chunks = group.iter().enumerate().skip(path.chunk);
+        let Some((number, chunk)) = chunks.into_iter().find_map(|(number, chunk)| Some((number, chunk.as_ref()?)))
+        else {
+            return Err(first_of_group(path.group + 1));
+        };
+        let first = first_of_group(path.group) + number * CHUNK;
+        let within = page.saturating_sub(first);
+        let found = chunk.iter().skip(within).position(Option::is_some);
+        found.map_or(Err(first + CHUNK), |distance| Ok(first + within + distance))
+    }
+
     /// Returns the number of bytes that a page needs for its record.
     fn missing(&self, page: usize) -> usize {
         let path = Path::to(page);
@@ -209,6 +226,15 @@ impl MemoryObject {
     #[must_use]
     pub fn present(&self, page: usize) -> Option<SharedFrame> {
         self.pages.lock().get(page).cloned()
+    }
+
+    /// Looks for the first page that is there, from one page on: returns it, or where the next look begins, which is a
+    /// bounded amount of work.
+    ///
+    /// # Errors
+    /// The page with which the next look begins.
+    pub(crate) fn next_present(&self, page: usize) -> Result<usize, usize> {
+        self.pages.lock().next(page)
     }
 
     /// Returns the frame of a page, which is made of zeros if it is not there, whatever it is without.

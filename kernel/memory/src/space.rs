@@ -45,6 +45,10 @@
 //! Rejected: pages that are kept in lists beside the page table (the table is the list). The module `regions` tells how
 //! regions are kept.
 
+mod dump;
+
+pub use dump::{DumpedRegion, PageOwner};
+
 use crate::asid::{Context, Identifiers, LocalFlush};
 use crate::bytes::{self, SharedBytes};
 use crate::frames::{self, Frame, FrameList, OutOfMemory, SharedFrame};
@@ -362,6 +366,8 @@ struct Region {
     protection: Protection,
     backing: Backing,
     name: &'static str,
+    /// Whether no core file has its pages.
+    is_undumped: bool,
 }
 
 #[derive(Debug)]
@@ -456,6 +462,7 @@ impl Region {
         self.end == next.start
             && self.protection == next.protection
             && self.name == next.name
+            && self.is_undumped == next.is_undumped
             && match (&self.backing, &next.backing) {
                 (Backing::Anonymous, Backing::Anonymous) => true,
                 (Backing::Object(own), Backing::Object(next)) => {
@@ -1027,37 +1034,51 @@ impl AddressSpace {
     /// See [`MapError`].
     #[doc(alias = "mprotect")]
     pub fn protect(&mut self, range: Range<u64>, protection: Protection) -> Result<Flush, MapError> {
-        check(&range)?;
+        self.change_regions(
+            &range,
+            |region| if region.permits(protection) { Ok(()) } else { Err(MapError::Forbidden) },
+            |region| region.protection = protection,
+        )?;
+        let unmapped = self.table.protect(range, protection);
+        self.instructions_changed(protection);
+        Ok(self.flush(unmapped, Removed::Nothing))
+    }
+
+    /// Changes all regions of a range that is mapped without a hole, if each of them permits that, and joins those that
+    /// are alike then.
+    fn change_regions(
+        &mut self,
+        range: &Range<u64>,
+        permits: impl Fn(&Region) -> Result<(), MapError>,
+        change: impl Fn(&mut Region),
+    ) -> Result<(), MapError> {
+        check(range)?;
         let mut next = range.start;
         for region in self.regions.iter_from(self.regions.above(range.start)) {
             if region.start > next || next >= range.end {
                 break;
             }
-            if !region.permits(protection) {
-                return Err(MapError::Forbidden);
-            }
+            permits(region)?;
             next = region.end;
         }
         if next < range.end {
             return Err(MapError::NotMapped);
         }
-        let cut = self.cut(&range);
+        let cut = self.cut(range);
         self.check_limit(self.regions.len() + cut.pieces_outside())?;
-        let (first, count) = self.split(&range, cut)?;
+        let (first, count) = self.split(range, cut)?;
         let mut place = first;
         for _ in 0..count {
             if let Some(region) = self.regions.get_mut(place) {
-                region.protection = protection;
+                change(region);
             }
             place = self.regions.next(place);
         }
-        let unmapped = self.table.protect(range, protection);
-        self.instructions_changed(protection);
         match self.regions.previous(first) {
             Some(before) => self.join(before, count + 2),
             None => self.join(first, count + 1),
         }
-        Ok(self.flush(unmapped, Removed::Nothing))
+        Ok(())
     }
 
     /// Unmaps everything and resets the break: before another program is loaded, or when the last one has ended. Needs
@@ -1096,7 +1117,7 @@ impl AddressSpace {
         }
         let start = self.place(placement, length)?;
         let range = start..start + length;
-        let region = Region { start, end: range.end, protection, backing, name };
+        let region = Region { start, end: range.end, protection, backing, name, is_undumped: false };
         if !region.permits(protection) {
             return Err(MapError::Forbidden);
         }
@@ -1209,8 +1230,8 @@ impl AddressSpace {
             }
             Backing::Device(first) => Backing::Device(*first + (address - region.start)),
         };
-        let rest =
-            Region { start: address, end: region.end, protection: region.protection, backing, name: region.name };
+        let Region { end, protection, name, is_undumped, .. } = *region;
+        let rest = Region { start: address, end, protection, backing, name, is_undumped };
         self.regions.change(place, |region| region.end = address);
         Ok(self.regions.insert(self.regions.next(place), rest))
     }
@@ -1501,8 +1522,8 @@ impl AddressSpace {
                 Backing::Object(mapped) => Backing::Object(mapped.clone()),
                 Backing::Shared { .. } | Backing::Device(_) => continue,
             };
-            let Region { start, end, protection, name, .. } = *region;
-            let mut copy = Region { start, end, protection, backing, name };
+            let Region { start, end, protection, name, is_undumped, .. } = *region;
+            let mut copy = Region { start, end, protection, backing, name, is_undumped };
             // This space may have changed since the part before, and a region of frames cannot begin later.
             if copy.is_divisible() {
                 copy.move_start(start.max(from));

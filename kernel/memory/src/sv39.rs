@@ -592,6 +592,11 @@ impl PageTable {
         (entry & needed == needed).then(|| target(entry) + address % PAGE_SIZE)
     }
 
+    /// Returns the physical address of the page at a user address, whatever access the program has to it.
+    pub(crate) fn page_at(&self, address: u64) -> Option<u64> {
+        self.find(address).map(target)
+    }
+
     /// Returns the entry of a user address, if it is not empty.
     #[inline(always)]
     fn find(&self, address: u64) -> Option<u64> {

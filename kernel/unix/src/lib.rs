@@ -42,7 +42,7 @@ use crate::files::{cleaning, console, remains, tree};
 use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
 use crate::observing::{counters, latency, positions, processes, standstill, trace};
-use crate::process::{accounts, oom_killer, program, shared, table};
+use crate::process::{accounts, core_file, oom_killer, program, shared, table};
 use crate::scheduling::{deferred_wakes, executor, payers, standing, stretch};
 
 /// Returns the value of a counter, for tests of the kernel as a whole.
@@ -99,6 +99,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     deferred_wakes::start();
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
+    core_file::name::start(boot_option(platform.arguments, "core"));
     scheduling::start(|name| boot_option(platform.arguments, name))?;
     user_interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));

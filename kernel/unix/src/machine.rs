@@ -84,7 +84,7 @@ pub fn first_process_has_ended(ending: Ending) -> ! {
     match ending {
         Ending::Exited(0) => println!("the first process has ended"),
         Ending::Exited(code) => println!("the first process has ended with status {code}"),
-        Ending::Killed(signal) => println!("the first process was ended by signal {signal}"),
+        Ending::Killed(signal) | Ending::Dumped(signal) => println!("the first process was ended by signal {signal}"),
     }
     power_off(ending)
 }
@@ -94,7 +94,7 @@ pub fn power_off(ending: Ending) -> ! {
     shut_down(match ending {
         Ending::Exited(0) => Status::Success,
         Ending::Exited(code) => Status::Failure(code),
-        Ending::Killed(signal) => Status::Failure(128 + (signal & 0x7f)),
+        Ending::Killed(signal) | Ending::Dumped(signal) => Status::Failure(128 + (signal & 0x7f)),
     })
 }
 

@@ -36,6 +36,7 @@ pub(crate) mod authority;
 pub(crate) mod beginnings;
 pub(crate) mod capabilities;
 pub(crate) mod completions;
+pub(crate) mod core_file;
 pub(crate) mod exit_status;
 pub(crate) mod family;
 pub(crate) mod fork;
@@ -68,7 +69,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI8, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ::signals::Signal;
+use ::signals::{Information, Signal};
 use abi_queue::completion;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, SEND_PAGES};
 use abi_queue::{Completion, Priority};
@@ -99,6 +100,7 @@ use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
 use crate::process::beginnings::Beginnings;
 use crate::process::capabilities::Authority;
 use crate::process::completions::{Completions, completions_capacity};
+use crate::process::core_file::Dump;
 use crate::process::exit_status::Ending;
 use crate::process::family::{Family, ProcessPlace};
 use crate::process::futex::Futexes;
@@ -312,6 +314,8 @@ pub(crate) struct Process {
     pub signals: Signals,
     /// Its timers that send signals.
     pub timers: Timers,
+    /// Its core file.
+    pub(crate) dump: Dump,
     /// First bytes of its program's name.
     name: [AtomicU64; 2],
     /// Its share of the things of which the network has a limited number.
@@ -445,6 +449,7 @@ impl Process {
             authority,
             signals: Signals::new(),
             timers: Timers::new(),
+            dump: Dump::new(),
             name: [const { AtomicU64::new(0) }; 2],
             shares: crate::network::shares::Shares::new(account.clone()),
             model: Model::default(),
@@ -784,6 +789,8 @@ impl Process {
                 return;
             }
             *slot = Some(ending);
+            // Before its workers see the end: those that see it leave their registers.
+            self.dump.dies(ending, &self.account);
             self.condition.fetch_or(Condition::ENDED, Ordering::AcqRel);
         }
         self.standing.has_ended();
@@ -793,6 +800,12 @@ impl Process {
         for worker in self.workers.lock().iter().chain(self.threads.lock().iter().take(1)) {
             worker.interrupt();
         }
+    }
+
+    /// Ends the process by a signal, which one of its workers or threads has met.
+    pub(crate) fn end_by(&self, information: Information, thread: Option<&Worker>) {
+        self.dump.note_death(information, thread.map_or(self.id, Worker::thread_id));
+        self.end(Ending::Killed(information.signal.number()));
     }
 
     /// Returns the bytes of memory that would be free without the process.

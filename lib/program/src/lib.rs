@@ -16,7 +16,8 @@
 //!
 //! A program is one file, linked at a fixed address or position-independent, or two: a dynamically linked program
 //! names its dynamic linker, an image of its own that is loaded beside it and gets control first. Both relocate
-//! themselves, so that the kernel applies no relocations. A [`script`] names the program that runs it.
+//! themselves, so that the kernel applies no relocations. A [`script`] names the program that runs it. A program that
+//! dies leaves a [`core_file`].
 //!
 //! The crate never panics on any input and allocates only in ways that can fail.
 
@@ -25,6 +26,7 @@
 
 extern crate alloc;
 
+pub mod core_file;
 mod image;
 pub mod layout;
 pub mod script;

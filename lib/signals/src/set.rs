@@ -68,6 +68,23 @@ impl Signal {
         if number >= 1 && number <= 64 { Some(Signal(number as u8)) } else { None }
     }
 
+    /// Returns whether a process that it ends by default leaves a core file (signal(7)).
+    pub const fn leaves_core(self) -> bool {
+        matches!(
+            self,
+            Signal::QUIT
+                | Signal::ILL
+                | Signal::TRAP
+                | Signal::ABRT
+                | Signal::BUS
+                | Signal::FPE
+                | Signal::SEGV
+                | Signal::XCPU
+                | Signal::XFSZ
+                | Signal::SYS
+        )
+    }
+
     /// Returns its number.
     pub const fn number(self) -> u8 {
         self.0

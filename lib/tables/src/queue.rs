@@ -78,6 +78,12 @@ impl<T> Queue<T> {
         self.length += 1;
     }
 
+    /// Returns an element by its place from the front.
+    pub fn get(&self, place: usize) -> Option<&T> {
+        let place = self.taken + place;
+        self.segments.get(place / Self::PER_SEGMENT)?.get(place % Self::PER_SEGMENT)
+    }
+
     /// Returns its pieces, for owners that drop a large queue in steps.
     pub fn into_segments(self) -> impl Iterator<Item = Vec<T>> {
         self.segments.into_iter()

@@ -1,10 +1,12 @@
-//! The panic handler: prints the place, and ends the process.
+//! The panic handler: prints the place, and ends the process: by `exit`, or by SIGABRT where that leaves a core file.
 
 use core::fmt::Write;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::callers;
+use abi_unix::types::{limit, signal};
+
 use crate::print::Printer;
+use crate::{call, callers};
 
 /// Exit status of a process that panicked, as in programs with the standard library.
 pub const PANIC_STATUS: i32 = 101;
@@ -57,5 +59,14 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     printer.flush();
     print_callers(&mut printer, pc, stack, stack_top);
     printer.flush();
+    leave_core_file();
     crate::process::exit(PANIC_STATUS)
+}
+
+/// Ends the process by SIGABRT, if it may leave a core file; returns otherwise.
+fn leave_core_file() {
+    if crate::process::limit(0, limit::CORE).is_ok_and(|(bytes, _)| bytes > 0) {
+        // SAFETY: the calls have no pointers.
+        let _ = unsafe { call!(GetThread).and_then(|thread| call!(KillThread, thread, signal::ABRT)) };
+    }
 }

@@ -20,6 +20,7 @@ use crate::asynchronous::operation::Operation;
 use crate::asynchronous::user_interrupts;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
 use crate::files::file::OpenFile;
+use crate::files::shared_memory::{FILE_NAME, SHARED_NAME};
 use crate::files::{mounts, shared_memory};
 use crate::process::Process;
 use crate::process::accounts::{UNLIMITED, has_machine_memory};
@@ -28,11 +29,6 @@ use crate::process::user::{USER_END, UserBuffer};
 use crate::scheduling::steps;
 
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
-
-/// Name of regions with the contents of a file, whose pages are not given back: they could not be read again.
-pub(super) const FILE_NAME: &str = "[file]";
-/// Name of regions of memory that a process has in common with its copies.
-const SHARED_NAME: &str = "[shared]";
 
 /// Number of times that a range is unmapped to map something there.
 const MOST_TRIES: usize = 16;
@@ -505,11 +501,22 @@ fn discard_some(process: &Process, rest: &mut Range<u64>) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Excludes the next region of a range from core files, or includes it, and advances the range.
+fn exclude_some(process: &Process, rest: &mut Range<u64>, excludes: bool) -> Result<(), Errno> {
+    let mut space = process.space().lock();
+    let region = space.region_at(rest.start).ok_or(Errno::ENOMEM)?;
+    let part = rest.start..rest.end.min(region.range.end);
+    space.exclude_from_dumps(part.clone(), excludes).map_err(map_error)?;
+    rest.start = part.end;
+    Ok(())
+}
+
 /// Performs `madvise`.
 #[inline(never)]
 pub(super) fn advise(call: Call<'_>) -> Decoding {
     let (address, length, given) = (call.address(0), call.length(1), call.unsigned(2));
-    let is_known = given == advice::DONTNEED || advice::WITHOUT_EFFECT.contains(&given);
+    let has_effect = matches!(given, advice::DONTNEED | advice::DONTDUMP | advice::DODUMP);
+    let is_known = has_effect || advice::WITHOUT_EFFECT.contains(&given);
     if !is_known || !address.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL);
     }
@@ -517,18 +524,22 @@ pub(super) fn advise(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let mut rest = address as u64..(address + round_up(length)?) as u64;
-    if rest.is_empty() || given != advice::DONTNEED {
+    if rest.is_empty() || !has_effect {
         return Ok(0.into());
     }
     let process = call.process().clone();
-    discard_some(&process, &mut rest)?;
+    let advise_some = move |process: &Process, rest: &mut Range<u64>| match given {
+        advice::DONTNEED => discard_some(process, rest),
+        _ => exclude_some(process, rest, given == advice::DONTDUMP),
+    };
+    advise_some(&process, &mut rest)?;
     if rest.is_empty() {
         return Ok(0.into());
     }
     Ok(kept_steps(call.number, async move {
         while !rest.is_empty() {
             steps::pause(&process).await;
-            discard_some(&process, &mut rest)?;
+            advise_some(&process, &mut rest)?;
         }
         Ok(0)
     }))

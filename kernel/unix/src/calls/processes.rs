@@ -261,9 +261,8 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
         process_control::GET_NO_NEW_PRIVS if [1, 2, 3, 4].iter().all(|argument| call.word(*argument) == 0) => {
             return Ok(usize::from(process.no_new_rights.load(Ordering::Relaxed)).into());
         }
-        // There are no core files, and so nobody to keep from them.
-        process_control::GET_DUMPABLE => return Ok(1.into()),
-        process_control::SET_DUMPABLE if call.word(1) <= 1 => {}
+        process_control::GET_DUMPABLE => return Ok(usize::from(process.dump.is_permitted()).into()),
+        process_control::SET_DUMPABLE if call.word(1) <= 1 => process.dump.permit(call.word(1) == 1),
         // Timers are exact.
         process_control::GET_TIMERSLACK => return Ok(process_control::TIMERSLACK_NS.into()),
         process_control::SET_TIMERSLACK => {}

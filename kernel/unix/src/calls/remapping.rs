@@ -16,7 +16,8 @@ use memory::sv39::{Access, Protection};
 
 use crate::asynchronous::user_interrupts;
 use crate::calls::call::{Call, Decoding, kept_steps};
-use crate::calls::mapping::{Change, FILE_NAME, Kept, RangeParts, map_in_place_of, place, require_addresses, round_up};
+use crate::calls::mapping::{Change, Kept, RangeParts, map_in_place_of, place, require_addresses, round_up};
+use crate::files::shared_memory::FILE_NAME;
 use crate::process::Process;
 use crate::process::user::{USER_END, map_error};
 use crate::scheduling::steps;

@@ -81,6 +81,12 @@ pub(crate) trait Source: Sync {
     /// Returns the end of a symbolic link.
     fn target(&self, entry: Entry, caller: u32) -> Result<Target, Errno>;
 
+    /// Returns whether a file is a setting, which can be written.
+    fn is_setting(&self, entry: Entry) -> bool;
+
+    /// Sets a setting. `EINVAL` for bytes that mean no value; `EPERM` if the caller may not.
+    fn set(&self, entry: Entry, caller: u32, bytes: &[u8]) -> Result<(), Errno>;
+
     /// Makes the record of a file at this cursor; returns the cursor of the next, if there is one. Cursors begin at 0.
     fn record(&self, entry: Entry, cursor: u64) -> Result<(Vec<u8>, Option<u64>), Errno>;
 }
@@ -102,6 +108,11 @@ impl Entry {
         source().kind(self)
     }
 
+    /// Returns whether the file can be written.
+    pub(crate) fn is_setting(self) -> bool {
+        source().is_setting(self)
+    }
+
     /// Returns the metadata. The size is 0, as Linux shows it.
     pub(crate) fn metadata(self) -> Metadata {
         let kind = self.kind();
@@ -112,6 +123,7 @@ impl Entry {
             permissions: match kind {
                 FileKind::Directory => 0o555,
                 FileKind::SymbolicLink => 0o777,
+                _ if self.is_setting() => 0o644,
                 _ => 0o444,
             },
             links: if kind == FileKind::Directory { 2 } else { 1 },
@@ -277,6 +289,9 @@ pub(crate) fn walk(base: Entry, path: &[u8], before: usize, last: LastComponent,
 /// Bytes of a read: records are made until there are so many.
 const PAGE: usize = 4096;
 
+/// Size of the longest value of a setting in bytes.
+const LONGEST_SETTING: usize = 256;
+
 /// Charge for the text of an open file: a page, and the record that exceeds it.
 const TEXT: usize = 4 * PAGE;
 
@@ -382,6 +397,17 @@ impl FileOperations for Generated {
         let count = self.copy(&mut reading, caller, buffer, at)?;
         reading.position += count as u64;
         Poll::Ready(Ok(count))
+    }
+
+    fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
+        // The whole value comes at once, wherever the position is.
+        let mut value = [0; LONGEST_SETTING];
+        let value = value.get_mut(..buffer.len()).ok_or(Errno::EINVAL)?;
+        caller.copy_in(buffer.address(), value)?;
+        source().permit(self.entry, caller.number())?;
+        source().set(self.entry, caller.number(), value)?;
+        *done = buffer.len();
+        Poll::Ready(Ok(buffer.len()))
     }
 
     fn read_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {

@@ -1174,7 +1174,7 @@ fn require_openable(entry: Entry, options: &OpenOptions) -> Result<(), Errno> {
         FileKind::Directory if writes || options.creation != Creation::Never => Err(Errno::EISDIR),
         FileKind::Directory => Ok(()),
         _ if options.expect == Expect::Directory => Err(Errno::ENOTDIR),
-        _ if writes => Err(Errno::EACCES),
+        _ if writes && !entry.is_setting() => Err(Errno::EACCES),
         _ => Ok(()),
     }
 }

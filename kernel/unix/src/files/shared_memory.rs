@@ -19,6 +19,11 @@ use crate::files::remains::{self, Remain};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::futex::Futexes;
 
+/// Name of regions with the contents of a file, whose pages are not given back: they could not be read again.
+pub(crate) const FILE_NAME: &str = "[file]";
+/// Name of regions of memory that a process has in common with its copies.
+pub(crate) const SHARED_NAME: &str = "[shared]";
+
 /// Bytes of an object without its pages, and of what belongs to it.
 const BYTES: usize =
     size_of::<MemoryObject>() + size_of::<ObjectPayer>() + size_of::<FilePages>() + size_of::<Futexes>() + 64;

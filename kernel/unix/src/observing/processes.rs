@@ -29,7 +29,7 @@ use crate::files::tree;
 use crate::observing::counters;
 use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
 use crate::process::worker::Worker;
-use crate::process::{Process, authority, table, thread};
+use crate::process::{Process, authority, core_file, table, thread};
 use crate::time;
 
 /// A record, and the cursor of the next.
@@ -54,6 +54,10 @@ enum Contents {
     Text(fn(u64) -> Made),
     /// A process's, with the cursor.
     TextOf(fn(&Arc<Process>, u64) -> Made),
+    /// A setting of the machine: its value, and how to set it.
+    Setting(fn() -> String, fn(&[u8]) -> Result<(), Errno>),
+    /// A setting of a process.
+    SettingOf(fn(&Process) -> String, fn(&Process, &[u8]) -> Result<(), Errno>),
     /// That of a worker or thread.
     TextOfThread(fn(&Worker) -> Made),
 }
@@ -106,6 +110,7 @@ static LINES: &[Line] = &[
     line("stat", 0, Contents::Text(statistics)),
     line("version", 0, Contents::Text(version)),
     line("vmstat", 0, Contents::Text(memory_statistics)),
+    line("core_pattern", KERNEL, Contents::Setting(core_pattern, core_file::name::set_pattern)),
     line("hostname", KERNEL, Contents::Text(|_| field(1))),
     line("osrelease", KERNEL, Contents::Text(|_| field(2))),
     line("ostype", KERNEL, Contents::Text(|_| field(0))),
@@ -124,6 +129,7 @@ static LINES: &[Line] = &[
     line("comm", THREAD, Contents::TextOfThread(|thread| whole(format!("{}\n", short_name(thread.name()))))),
     private("environ", PROCESS, Contents::TextOf(environment)),
     private("maps", PROCESS, Contents::TextOf(regions)),
+    private("coredump_filter", PROCESS, Contents::SettingOf(dump_filter, set_dump_filter)),
     line("mounts", PROCESS, Contents::TextOf(|_, cursor| mount(cursor, false))),
     line("mountinfo", PROCESS, Contents::TextOf(|_, cursor| mount(cursor, true))),
     private("cwd", PROCESS, Contents::PlaceOf(|process| Ok(process.directory.lock().clone()))),
@@ -163,6 +169,7 @@ impl Source for Processes {
             Contents::Directory | Contents::Descriptors | Contents::Threads => FileKind::Directory,
             Contents::Descriptor | Contents::Link(_) | Contents::PlaceOf(_) => FileKind::SymbolicLink,
             Contents::Text(_) | Contents::TextOf(_) | Contents::TextOfThread(_) => FileKind::Regular,
+            Contents::Setting(..) | Contents::SettingOf(..) => FileKind::Regular,
         }
     }
 
@@ -267,10 +274,28 @@ impl Source for Processes {
         }
     }
 
+    fn is_setting(&self, entry: Entry) -> bool {
+        matches!(line_of(entry).contents, Contents::Setting(..) | Contents::SettingOf(..))
+    }
+
+    fn set(&self, entry: Entry, caller: u32, bytes: &[u8]) -> Result<(), Errno> {
+        match line_of(entry).contents {
+            Contents::Setting(_, set) => {
+                let caller = table::find(caller).ok_or(Errno::EPERM)?;
+                authority::permit(&caller, Act::NameCores)?;
+                set(bytes)
+            }
+            Contents::SettingOf(_, set) => set(&*process_of(entry)?, bytes),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
     fn record(&self, entry: Entry, cursor: u64) -> Made {
         match line_of(entry).contents {
             Contents::Text(make) => make(cursor),
             Contents::TextOf(make) => make(&process_of(entry)?, cursor),
+            Contents::Setting(value, _) => whole(value()),
+            Contents::SettingOf(value, _) => whole(value(&*process_of(entry)?)),
             Contents::TextOfThread(make) => make(&*thread::living(&*process_of(entry)?, entry.number as usize)?),
             _ => Err(Errno::EINVAL),
         }
@@ -518,6 +543,26 @@ fn status_of(process: &Process, thread: Option<&Worker>) -> Made {
         let _ = writeln!(text, "{name}:\t{:016x}", set.bits());
     }
     whole(text)
+}
+
+fn core_pattern() -> String {
+    format!("{}\n", core_file::name::pattern())
+}
+
+fn dump_filter(process: &Process) -> String {
+    format!("{:08x}\n", process.dump.filter())
+}
+
+/// Reads the kinds of memory as C's `strtoul` does: decimal, or hexadecimal or octal with its prefix.
+fn set_dump_filter(process: &Process, bytes: &[u8]) -> Result<(), Errno> {
+    let text = core::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?.trim();
+    let bits = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => u32::from_str_radix(text, 8),
+        None => text.parse(),
+    };
+    process.dump.set_filter(bits.map_err(|_| Errno::EINVAL)?);
+    Ok(())
 }
 
 fn process_memory(process: &Arc<Process>, _: u64) -> Made {

@@ -211,6 +211,8 @@ const SETTINGS: usize = limit::COUNT as usize;
 /// Returns the settings of the first process.
 fn first_settings() -> [ResourceLimit; SETTINGS] {
     let mut settings = [ResourceLimit::both(UNLIMITED); SETTINGS];
+    // No core files, as on most systems, unless a process asks for them.
+    settings[limit::CORE as usize].soft = 0;
     settings[limit::STACK as usize].soft = program::layout::STACK_SIZE as usize;
     settings[limit::DESCRIPTORS as usize] = ResourceLimit::both(MAXIMUM_DESCRIPTORS);
     settings

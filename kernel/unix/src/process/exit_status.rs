@@ -10,6 +10,8 @@ pub enum Ending {
     Exited(u8),
     /// By this signal, or by a fault that this signal represents.
     Killed(u8),
+    /// By such a signal, and with a core file.
+    Dumped(u8),
 }
 
 impl Ending {
@@ -18,6 +20,7 @@ impl Ending {
         match self {
             Ending::Exited(code) => (code as u32) << 8,
             Ending::Killed(signal) => signal as u32 & 0x7f,
+            Ending::Dumped(signal) => signal as u32 & 0x7f | types::CORE_DUMPED,
         }
     }
 }
@@ -29,6 +32,7 @@ pub(crate) fn code_and_status(status: u32) -> (i32, i32) {
         _ if status == types::CONTINUED => (code::CHILD_CONTINUED, signal::CONT as i32),
         0 => (code::CHILD_EXITED, high),
         0x7f => (code::CHILD_STOPPED, high),
+        killed if status & types::CORE_DUMPED != 0 => (code::CHILD_DUMPED, killed as i32),
         killed => (code::CHILD_KILLED, killed as i32),
     }
 }
@@ -41,6 +45,7 @@ mod tests {
     fn a_status_word_becomes_a_code_and_a_status() {
         assert_eq!(code_and_status(Ending::Exited(3).status()), (code::CHILD_EXITED, 3));
         assert_eq!(code_and_status(Ending::Killed(15).status()), (code::CHILD_KILLED, 15));
+        assert_eq!(code_and_status(Ending::Dumped(11).status()), (code::CHILD_DUMPED, 11));
         assert_eq!(code_and_status(0x137f), (code::CHILD_STOPPED, 0x13));
         assert_eq!(code_and_status(types::CONTINUED), (code::CHILD_CONTINUED, 18));
     }
@@ -51,5 +56,6 @@ mod tests {
         assert_eq!(Ending::Exited(0x7f).status(), 0x7f00);
         assert_eq!(Ending::Killed(9).status(), 9);
         assert_eq!(Ending::Killed(0x89).status(), 9, "no core was dumped");
+        assert_eq!(Ending::Dumped(11).status(), 0x8b);
     }
 }

@@ -187,6 +187,7 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     child.creation_mask.store(process.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
     child.no_new_rights.store(process.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
     child.set_no_terminal(process.has_no_terminal());
+    child.dump.inherit(&process.dump);
     child.set_nice(process.nice());
     let started = start(parent, &child, copied);
     if let Err(error) = started {

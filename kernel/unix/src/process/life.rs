@@ -72,6 +72,7 @@ impl Process {
     /// important one that tries again and again and would never let it run. Of many threads, each time some: the first
     /// calls the others, and whoever tries again comes to them, too.
     pub(super) fn boost(&self) {
+        self.dump.give_up();
         for worker in self.workers.lock().iter() {
             worker.boost();
         }
@@ -139,6 +140,7 @@ impl Process {
     #[doc(alias = "exit_files")]
     pub(crate) async fn take_apart(self: &Arc<Process>) {
         self.last_worker.store(executor::current().raw(), Ordering::Relaxed);
+        self.write_core_file().await;
         executor::set_priority(executor::current(), MOST_CLAIM);
         let were_sent = self.close_descriptors().await;
         if self.timers.end() {

@@ -13,6 +13,7 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 
+use ::program::core_file::MappedFile;
 use ::program::layout::{Layout, STACK_GUARD};
 use ::program::script::{self, LONGEST_CHAIN, Script};
 use ::program::stack::{AuxiliaryValue, Contents, StackError, Texts};
@@ -546,6 +547,9 @@ impl Plan {
             pause_for(whom).await?;
         }
         shared.set_texts(image.starts());
+        // Behind the number of arguments, and two lists with their ends.
+        let words = 1 + self.arguments.len() + 1 + self.environment.len() + 1;
+        shared.set_auxiliary(image.pointer() + 8 * words as u64);
         Ok(image.pointer())
     }
 
@@ -605,6 +609,7 @@ impl Plan {
         process.forget_completions().await;
         process.set_name(crate::observing::trace::short_name(&self.path));
         process.note_execution();
+        process.dump.permit(true);
         let place = self.program.content.place().clone();
         let old = process.executable.lock().replace(place);
         drop(old);
@@ -650,6 +655,7 @@ impl Plan {
         *process.executable.lock() = Some(self.program.content.place().clone());
         if let Some(above) = above {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
+            process.dump.set_filter(above.dump.filter());
             process.no_new_rights.store(above.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
             process.set_no_terminal(above.has_no_terminal());
         }
@@ -729,6 +735,24 @@ pub(crate) async fn spawn(
         Err(error) => Err(error),
     };
     process.beginnings.finish(&beginning, begun).await.map(|id| id as usize)
+}
+
+/// Calls a function with each part of a program's file that is mapped into a process, in which the program was moved by
+/// this distance from its place in the file.
+pub(crate) fn mapped_files(file: &Place, bias: u64, mut each: impl FnMut(MappedFile)) {
+    let Ok(content) = Content::of(file.clone()) else { return };
+    let Ok(head) = read_range(&content, 0..HEAD_LENGTH as u64) else { return };
+    let Ok(image) = Image::parse_head(&head, content.size(), ::program::DEFAULT_BASE) else { return };
+    let moved = match image.placement() {
+        ::program::Placement::Fixed => 0,
+        ::program::Placement::Moved { bias: here } => bias.wrapping_sub(here),
+    };
+    for segment in image.segments() {
+        let start = segment.pages().start;
+        let end = (segment.memory.start + (segment.file.end - segment.file.start)).next_multiple_of(PAGE_SIZE as u64);
+        let page = segment.file.start / PAGE_SIZE as u64;
+        each(MappedFile { start: start.wrapping_add(moved), end: end.wrapping_add(moved), page });
+    }
 }
 
 /// Does work for [`For::Nobody`], which does not pause.

@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     bias: AtomicUsize,
     /// Addresses in the first stack: of the arguments, of the environment behind them, and of its end.
     texts: [AtomicU64; 3],
+    /// Address of the auxiliary vector there.
+    auxiliary: AtomicU64,
 }
 
 /// Room that a layout must have for this module's mappings.
@@ -80,7 +82,8 @@ impl Shared {
         }
         let [start, image, bias] = [const { AtomicUsize::new(0) }; 3];
         let texts = [const { AtomicU64::new(0) }; 3];
-        Ok(Shared { page: zeroed()?, ring, workers: AtomicUsize::new(1), start, image, bias, texts })
+        let auxiliary = AtomicU64::new(0);
+        Ok(Shared { page: zeroed()?, ring, workers: AtomicUsize::new(1), start, image, bias, texts, auxiliary })
     }
 
     /// Allocates fresh pages at the same places, for a copy of the process.
@@ -90,6 +93,7 @@ impl Shared {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         copy.set_texts(self.texts());
+        copy.set_auxiliary(self.auxiliary());
         Ok(copy)
     }
 
@@ -219,6 +223,16 @@ impl Shared {
         for (word, address) in self.texts.iter().zip(addresses) {
             word.store(address, Ordering::Relaxed);
         }
+    }
+
+    /// Records where the auxiliary vector is.
+    pub(crate) fn set_auxiliary(&self, address: u64) {
+        self.auxiliary.store(address, Ordering::Relaxed);
+    }
+
+    /// Returns the address of the auxiliary vector; 0 if there is none. The program may have written anything there.
+    pub(crate) fn auxiliary(&self) -> u64 {
+        self.auxiliary.load(Ordering::Relaxed)
     }
 
     /// Returns the addresses of these texts; 0 if there are none. The program may have written anything there since.

@@ -53,6 +53,9 @@ use crate::time::{self, Alarm};
 pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Information) -> Result<(), Errno> {
     let signal = information.signal;
     if process.has_ended() {
+        if signal == Signal::KILL {
+            process.dump.give_up();
+        }
         return Ok(());
     }
     if signal == Signal::KILL {
@@ -113,7 +116,7 @@ pub(crate) fn send(process: &Process, target: Option<&Worker>, information: Info
     } else {
         drop(state);
         if ends {
-            process.end(Ending::Killed(signal.number()));
+            process.end_by(information, receiver);
         }
     }
     if searches {
@@ -241,6 +244,7 @@ pub(crate) fn tell_end(parent: &Process, child: u32, ending: Ending) {
     match ending {
         Ending::Exited(status) => tell_parent(parent, child, code::CHILD_EXITED, status.into()),
         Ending::Killed(signal) => tell_parent(parent, child, code::CHILD_KILLED, signal.into()),
+        Ending::Dumped(signal) => tell_parent(parent, child, code::CHILD_DUMPED, signal.into()),
     }
 }
 
@@ -393,9 +397,9 @@ fn look_while_waiting(worker: &Worker, context: &UserContext, waker: &Waker) -> 
                 go_on_searching(process);
                 return Interruption::GoOn;
             }
-            NextAction::End(signal) => {
+            NextAction::End(information) => {
                 drop(state);
-                process.end(Ending::Killed(signal.number()));
+                process.end_by(information, Some(worker));
                 return Interruption::Leave;
             }
             NextAction::Stop(signal) if is_kept_running(process, signal) => {}
@@ -488,9 +492,9 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
             // Some signals may be free now.
             NextAction::Nothing if restore_blocked(worker, &mut state, true) => {}
             NextAction::Nothing => break,
-            NextAction::End(signal) => {
+            NextAction::End(information) => {
                 drop(state);
-                process.end(Ending::Killed(signal.number()));
+                process.end_by(information, Some(worker));
                 return Attended::Leaves;
             }
             NextAction::Stop(signal) if is_kept_running(process, signal) => {}
@@ -512,7 +516,7 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
                     drop(state);
                     let stack = context.stack();
                     println!("[{}] killed: no stack for a signal at sp {stack:#x}", process.id);
-                    process.end(Ending::Killed(Signal::SEGV.number()));
+                    process.end_by(Information::of_kernel(Signal::SEGV), Some(worker));
                     return Attended::Leaves;
                 }
             }
@@ -602,7 +606,7 @@ pub(crate) fn return_from_handler(worker: &Worker, context: &mut UserContext) {
     let Some((blocked, stack)) = read.and_then(|()| frame::read(&bytes, context).ok()) else {
         let stack = context.stack();
         println!("[{}] killed: no frame of a signal at sp {stack:#x}", process.id);
-        process.end(Ending::Killed(Signal::SEGV.number()));
+        process.end_by(Information::of_kernel(Signal::SEGV), Some(worker));
         return;
     };
     let mut state = process.signals.state.lock();

@@ -168,7 +168,7 @@ pub(super) enum NextAction {
     /// None is to be delivered.
     Nothing,
     /// The process ends by this signal.
-    End(Signal),
+    End(Information),
     /// The process stops by this signal.
     Stop(Signal),
     /// The handler of this signal is to run, which is still pending.
@@ -352,12 +352,13 @@ impl SignalState {
                 Disposition::Ignore | Disposition::Default(DefaultAction::Ignore | DefaultAction::Continue) => None,
                 // Others may have sent them to the first process while it ignored or caught them.
                 Disposition::Default(DefaultAction::End | DefaultAction::Stop) if is_first => None,
-                Disposition::Default(DefaultAction::End) => Some(NextAction::End(signal)),
+                Disposition::Default(DefaultAction::End) => Some(NextAction::End(Information::of_kernel(signal))),
                 Disposition::Default(DefaultAction::Stop) => Some(NextAction::Stop(signal)),
             };
-            self.take(&mut state, signal);
-            if let Some(next) = next {
-                return next;
+            match (next, self.take(&mut state, signal)) {
+                (None, _) => {}
+                (Some(NextAction::End(_)), Some(information)) => return NextAction::End(information),
+                (Some(next), _) => return next,
             }
         }
     }

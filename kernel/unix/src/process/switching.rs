@@ -224,11 +224,11 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, ar
 /// Performs a worker's last steps.
 #[doc(alias = "do_exit")]
 pub(crate) async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
-    drop(context);
+    let process = &worker.process;
+    process.dump.keep_registers(worker, context);
     // The last worker reports the process's time to the parent; only the time from here on is missing from that.
     let now = Machine::now();
     worker.charge(now, now);
-    let process = &worker.process;
     if !process.has_ended() {
         thread::depart(worker);
     }

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 
-use ::signals::{Signal, code};
+use ::signals::{Details, Information, Signal, code};
 use abi_queue::Priority;
 use abi_unix::Counter;
 use abi_unix::trace::{Cause, Kind, Reason};
@@ -18,7 +18,6 @@ use crate::asynchronous::user_interrupts::{self, back_end};
 use crate::calls;
 use crate::calls::call::{Outcome, Pause};
 use crate::observing::{callers, counters, trace};
-use crate::process::exit_status::Ending;
 use crate::process::signal_delivery::Attended;
 use crate::process::worker::Worker;
 use crate::process::{self, program, shared, signal_delivery};
@@ -394,7 +393,7 @@ fn fault(worker: &Worker, context: &UserContext, what: &str, signal: Signal, cod
         )),
     }
     callers::print(process, context);
-    process.end(Ending::Killed(signal.number()));
+    process.end_by(Information { signal, code, details: Details::Fault(address) }, Some(worker));
 }
 
 #[cfg(test)]
@@ -402,6 +401,7 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
+    use crate::process::exit_status::Ending;
     use crate::process::table;
     use crate::testing::{CODE, DATA, LENGTH, run, run_to_its_end};
 
