@@ -470,6 +470,14 @@ impl Frame {
         SharedFrame { number: self.into_number() }
     }
 
+    /// Turns the handle into two that can be cloned.
+    #[inline]
+    pub(crate) fn shares(self) -> [SharedFrame; 2] {
+        record(self.number.get()).count.store(2, Relaxed);
+        let number = self.into_number();
+        [SharedFrame { number }, SharedFrame { number }]
+    }
+
     /// Turns the handle into a number, for an owner that keeps it: a page table, a list.
     #[inline]
     pub(crate) fn into_number(self) -> NonZeroU32 {

@@ -1548,7 +1548,7 @@ impl AddressSpace {
     #[doc(alias("copy_page_range", "copy-on-write"))]
     pub fn share_pages(&mut self, other: &mut Self, from: u64) -> (Flush, Result<Option<u64>, OutOfMemory>) {
         let part = match self.anonymous_from(from) {
-            Ok(part) => self.table.reach(part, Edge::Start),
+            Ok(part) => self.table.reach_of_sharing(part),
             Err(next) => return (Flush::default(), Ok(next)),
         };
         let end = part.end;

@@ -308,7 +308,9 @@ pub(crate) struct Shares(Vec<SharedFrame>);
 
 impl Shares {
     fn push(&mut self, frame: SharedFrame) {
-        if self.0.try_reserve(1).is_ok() {
+        // Room for the pages of a whole part, or at least for this one.
+        let is_full = self.0.len() == self.0.capacity();
+        if !is_full || self.0.try_reserve(PIECE_PAGES).is_ok() || self.0.try_reserve(1).is_ok() {
             self.0.push(frame);
         } else {
             core::mem::forget(frame);
@@ -547,19 +549,25 @@ impl PageTable {
         if !is_user_page(address) {
             return Err(MapError::InvalidAddress);
         }
+        let (bottom, bottom_address) = self.bottom_for(address)?;
+        let entry = &bottom[index(address, 0)];
+        if entry.load(Relaxed) != 0 {
+            return Err(MapError::Occupied);
+        }
+        // Release, so that another hart that sees the page sees the zeros in it.
+        entry.store(value, core::sync::atomic::Ordering::Release);
+        count(bottom_address, 1);
+        Ok(())
+    }
+
+    /// Returns the bottom table of a user address and its physical address, made if there is none.
+    #[inline(always)]
+    fn bottom_for<'a>(&mut self, address: u64) -> Result<(&'a [AtomicU64; ENTRIES], u64), OutOfMemory> {
         let mut tables = self.tables;
         let result = (|| {
             let top = &self.root_entries()[index(address, 2)];
             let (middle, middle_address) = Self::table_for(top, self.root_address(), &mut tables)?;
-            let (bottom, bottom_address) = Self::table_for(&middle[index(address, 1)], middle_address, &mut tables)?;
-            let entry = &bottom[index(address, 0)];
-            if entry.load(Relaxed) != 0 {
-                return Err(MapError::Occupied);
-            }
-            // Release, so that another hart that sees the page sees the zeros in it.
-            entry.store(value, core::sync::atomic::Ordering::Release);
-            count(bottom_address, 1);
-            Ok(())
+            Self::table_for(&middle[index(address, 1)], middle_address, &mut tables)
         })();
         self.tables = tables;
         result
@@ -719,13 +727,17 @@ impl PageTable {
     /// of work, for any mappings. Never empty if the range is not.
     #[must_use]
     pub fn reach(&self, range: Range<u64>, edge: Edge) -> Range<u64> {
+        self.reach_with(range, edge, MOST_WORK)
+    }
+
+    fn reach_with(&self, range: Range<u64>, edge: Edge, most: usize) -> Range<u64> {
         let range = clip(range);
         let mut part = match edge {
             Edge::Start => range.start..range.start,
             Edge::End => range.end..range.end,
         };
         let mut work = 0;
-        while part != range && work < MOST_WORK {
+        while part != range && work < most {
             let address = match edge {
                 Edge::Start => part.end,
                 Edge::End => part.start - PAGE_SIZE,
@@ -841,34 +853,80 @@ impl PageTable {
         protection: Protection,
     ) -> (Unmapped, usize, bool) {
         let mut scope = Scope::default();
-        let (mut count, mut are_all) = (0, true);
-        self.for_each(clip(range), |address, entry| {
-            let value = entry.load(Relaxed);
-            if value & OWNED == 0 || !are_all {
-                return;
+        let range = clip(range);
+        let (mut pages, mut address) = (0, range.start);
+        while address < range.end {
+            let end = range.end.min((address / MIDDLE + 1) * MIDDLE);
+            let mine = self.bottom(address).map_or(&[][..], |bottom| &bottom[index(address, 0)..=index(end - 1, 0)]);
+            // A table is made for pages only.
+            if mine.iter().any(|entry| entry.load(Relaxed) & OWNED != 0) {
+                let Ok((theirs, theirs_address)) = other.bottom_for(address) else {
+                    return (Unmapped { scope, ..Unmapped::default() }, pages, false);
+                };
+                let shared = share_entries(mine, &theirs[index(address, 0)..], protection, |page| {
+                    scope.add_page(address + page as u64 * PAGE_SIZE);
+                });
+                count(theirs_address, shared);
+                pages += shared as usize;
             }
-            let kept = value & !WRITE | COUNTED;
-            let share = if value & COUNTED != 0 { share(value) } else { owned(value).share() };
-            let theirs = share.clone();
-            // The entry keeps its own.
-            core::mem::forget(share);
-            if kept != value {
-                entry.store(kept, Relaxed);
-                if value & VALID != 0 && value & WRITE != 0 {
-                    scope.add_page(address);
-                }
-            }
-            let theirs_kept = kept & (NUMBER_MASK << NUMBER_SHIFT | OWNED | COUNTED);
-            match other.set(address, theirs_kept | leaf(theirs_kept, protection)) {
-                Ok(()) => {
-                    core::mem::forget(theirs);
-                    count += 1;
-                }
-                Err(_) => are_all = false,
-            }
-        });
-        (Unmapped { scope, ..Unmapped::default() }, count, are_all)
+            address = end;
+        }
+        (Unmapped { scope, ..Unmapped::default() }, pages, true)
     }
+
+    /// Returns the bottom table of a user address, if there is one.
+    fn bottom(&self, address: u64) -> Option<&[AtomicU64; ENTRIES]> {
+        let middle = self.below(self.root_entries()[index(address, 2)].load(Relaxed))?;
+        self.below(middle[index(address, 1)].load(Relaxed))
+    }
+
+    /// Returns the part of a range at its start whose pages can be [shared](Self::share_with) with a bounded amount of
+    /// work, for any mappings. Never empty if the range is not.
+    pub(crate) fn reach_of_sharing(&self, range: Range<u64>) -> Range<u64> {
+        self.reach_with(range, Edge::Start, MOST_WORK * SHARED_FOR_ONE_UNMAPPED)
+    }
+}
+
+/// Gives empty entries of another table shares in the owned pages of these, calls `made_read_only` for each page that
+/// was writable, and returns the number of pages that both have now. Entries of the other table that are not empty
+/// stay.
+fn share_entries(
+    mine: &[AtomicU64],
+    theirs: &[AtomicU64],
+    protection: Protection,
+    mut made_read_only: impl FnMut(usize),
+) -> u32 {
+    let bits = leaf(COUNTED, protection);
+    let mut shared = 0;
+    for (page, (mine, theirs)) in mine.iter().zip(theirs).enumerate() {
+        let value = mine.load(Relaxed);
+        if value & OWNED == 0 || theirs.load(Relaxed) != 0 {
+            continue;
+        }
+        let share = if value & COUNTED != 0 {
+            let share = share(value);
+            // The entry keeps its own.
+            core::mem::forget(share.clone());
+            share
+        } else {
+            let [share, kept] = owned(value).shares();
+            core::mem::forget(kept);
+            share
+        };
+        core::mem::forget(share);
+        let kept = value & !WRITE | COUNTED;
+        if kept != value {
+            mine.store(kept, Relaxed);
+            if value & VALID != 0 && value & WRITE != 0 {
+                made_read_only(page);
+            }
+        }
+        // Release, so that another hart that sees the page sees what is in it.
+        let entry = kept & (NUMBER_MASK << NUMBER_SHIFT | OWNED | COUNTED) | bits;
+        theirs.store(entry, core::sync::atomic::Ordering::Release);
+        shared += 1;
+    }
+    shared
 }
 
 /// Returns the leaf bits of a page with this protection: one that is shared is not writable before it is copied.
@@ -902,6 +960,8 @@ const WORK_OF_A_PAGE: usize = 32;
 /// Approximate work of one part: 64 present pages, or a thousand empty entries. A part that begins with empty entries
 /// has to come through a root and a table below it, or it would be no progress to begin there again.
 const MOST_WORK: usize = 2 * ENTRIES + 1;
+/// Number of pages that can be shared for the work of unmapping and freeing one.
+const SHARED_FOR_ONE_UNMAPPED: usize = 4;
 
 /// Empties the entries of a range that lies under one bottom table, and returns the number of entries left.
 fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<u64>, unmapped: &mut Unmapped) -> u32 {
