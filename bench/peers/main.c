@@ -8,7 +8,8 @@
  *
  *     serve                  every server of the list, each on a port of its own, until the machine is ended
  *     bench NAME [ARG...]    a measurement; results are lines in the shape of COPS's own program `bench`
- *     here bench NAME ...    the measurement alone, as the first program of COPS
+ *     serve-program NAME     a server that Debian or Go builds, and a port with the machine's clock
+ *     here ...               the same alone, as the first program of COPS
  *
  * The last line of a success is `peers: done`.
  */
@@ -57,6 +58,7 @@ const struct measurement MEASUREMENTS[] = {
 	{ "matrix", measure_matrix },
 	{ "creation", measure_creation },
 	{ "programs", measure_programs },
+	{ "servers", measure_servers },
 	{ NULL, NULL },
 };
 
@@ -132,6 +134,9 @@ static void prepare(void)
 	mkdir("/sys", 0755);
 	check(mount("proc", "/proc", "proc", 0, NULL), "/proc");
 	check(mount("sysfs", "/sys", "sysfs", 0, NULL), "/sys");
+	/* Programs of Debian want it. */
+	mkdir("/dev", 0755);
+	mount("devtmpfs", "/dev", "devtmpfs", 0, NULL);
 	load_module("/modules/failover.ko.xz");
 	load_module("/modules/net_failover.ko.xz");
 	load_module("/modules/virtio_net.ko.xz");
@@ -222,7 +227,9 @@ static int do_what_is_asked(int count, char **arguments)
 				one->measure(count - 3, arguments + 3);
 				return 0;
 			}
-	fprintf(stderr, "usage: peers serve | bench NAME [ARGUMENT]...\n");
+	if (count == 3 && !strcmp(arguments[1], "serve-program"))
+		serve_program(arguments[2]);
+	fprintf(stderr, "usage: peers serve | serve-program NAME | bench NAME [ARGUMENT]...\n");
 	return 2;
 }
 

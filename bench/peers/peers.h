@@ -79,6 +79,10 @@ void measure_matrix(int count, char **arguments);
 void measure_creation(int count, char **arguments);
 void measure_workers(int count, char **arguments);
 void measure_programs(int count, char **arguments);
+void measure_servers(int count, char **arguments);
+
+/* Serves with one of the programs that Debian or Go builds, for ever. */
+void serve_program(const char *name);
 
 /* Parts of SERVERS. */
 void serve_threads(int port);

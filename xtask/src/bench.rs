@@ -71,7 +71,7 @@ pub enum BenchName {
     MicroAsync,
     /// Linux compared with COPS: basic costs, and its best servers.
     Peers,
-    /// One unmodified program of Linux on COPS and on Linux: processes, threads, signals, memory and files.
+    /// Unmodified programs of Linux on COPS and on Linux: processes, threads, signals, memory, files, and servers.
     LinuxPrograms,
     /// Experiment A: tasks that count in turn; coroutines compared with threads.
     RingCounter,

@@ -5,6 +5,7 @@
 //! scripts expect a running system. The few files that these scripts would make and programs look for are made here
 //! ([`finish`]). An archive of the root's files is the machine's initramfs.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
@@ -95,6 +96,9 @@ impl Package {
     }
 }
 
+/// A file beside those of packages: its path, permissions and contents.
+pub type MadeFile = (String, u16, Vec<u8>);
+
 /// Packages that are unpacked in one directory.
 #[derive(Debug)]
 pub struct Root {
@@ -151,10 +155,28 @@ impl Root {
     /// # Errors
     ///
     /// A file cannot be read or put into an archive.
-    pub fn archive(&self, more: &[(String, u16, Vec<u8>)]) -> Result<Vec<u8>> {
-        let mut writer = cpio::Writer::new(0).aligned(PAGE);
+    pub fn archive(&self, more: &[MadeFile]) -> Result<Vec<u8>> {
+        self.archive_by(cpio::Writer::new(0).aligned(PAGE), more)
+    }
+
+    /// Makes the archive for Linux, which copies the files out of it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`archive`](Root::archive).
+    pub fn archive_for_linux(&self, more: &[MadeFile]) -> Result<Vec<u8>> {
+        self.archive_by(cpio::Writer::new(0), more)
+    }
+
+    fn archive_by(&self, mut writer: cpio::Writer, more: &[MadeFile]) -> Result<Vec<u8>> {
         add(&mut writer, &self.directory, "")?;
+        // Linux makes no file whose directory is not there.
+        let mut made = BTreeSet::new();
         for (path, permissions, content) in more {
+            let parent = Path::new(path).parent().and_then(Path::to_str).unwrap_or_default();
+            if !self.directory.join(parent).is_dir() && made.insert(parent) {
+                writer.directory(parent.as_bytes(), 0o755).with_context(|| path.clone())?;
+            }
             writer.file(path.as_bytes(), *permissions, content).with_context(|| path.clone())?;
         }
         Ok(writer.finish())

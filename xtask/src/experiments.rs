@@ -18,6 +18,7 @@ mod priorities;
 mod programs;
 mod rings;
 mod seeds;
+mod servers;
 mod user_interrupt;
 mod workers;
 
@@ -363,9 +364,11 @@ impl<'a> Lab<'a> {
                     self.complaints.borrow_mut().push(format!("{title}: {}", line.trim_start_matches(FAILED)));
                 }
                 None if line.contains("failed") => said = Some(line.to_string()),
+                // It boots again.
+                None if line.contains("Kernel panic") => return Some(()),
                 None => {}
             }
-            None::<()>
+            None
         });
         match end {
             Err(failure) if matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success()) =>
@@ -378,7 +381,7 @@ impl<'a> Lab<'a> {
                 done = true;
             }
             Err(failure) => return Err(failure.into()),
-            Ok(()) => unreachable!("no line is wanted"),
+            Ok(()) => bail!("{}", said.unwrap_or_else(|| format!("Linux panicked; see {}", log.display()))),
         }
         activity.clear();
         if last.is_some() && !done {

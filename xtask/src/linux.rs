@@ -21,7 +21,7 @@ use crate::board::{Clock, Configuration, Network, Variant};
 use crate::build;
 use crate::children::{self, Ending};
 use crate::context::Context;
-use crate::debian::{ARCHITECTURE, SUITE};
+use crate::debian::{ARCHITECTURE, MadeFile, Root, SUITE};
 use crate::linux_target;
 use crate::toolchain::{self, Item};
 use crate::workspace::write_if_changed;
@@ -53,6 +53,13 @@ const TOKIO: &str = "peers-tokio";
 
 /// The name of the program.
 pub const PROGRAM: &str = "peers";
+
+/// The matrix server in Go, and the server of a file with Go's `net/http`.
+const GO_SERVER: &str = "go-server";
+const GO_HTTP: &str = "go-http";
+
+/// Packages of Debian whose servers the program starts.
+const SERVERS_OF_DEBIAN: [&str; 2] = ["redis-server", "nginx"];
 
 /// Flags for the C files.
 const C_FLAGS: [&str; 7] = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"];
@@ -114,9 +121,9 @@ impl DebianKernel {
         let mut programs = vec![("init".to_string(), peers)];
         let mut servers: Vec<_> = SERVERS.into_iter().filter(|name| !["go", "tokio", ECHO].contains(name)).collect();
         if wanted == Servers::All {
-            match compile_go(context, &directory) {
+            match compile_go(context, &directory, GO_SERVER, ".") {
                 Ok(program) => {
-                    programs.push(("bin/go-server".into(), program));
+                    programs.push((format!("bin/{GO_SERVER}"), program));
                     servers.push("go");
                 }
                 Err(error) => eprintln!("The server in Go is left out: {error:#}"),
@@ -139,6 +146,36 @@ impl DebianKernel {
             program: directory.join(PROGRAM),
             servers,
         })
+    }
+
+    /// Fetches the servers that the program starts, and returns their files with the program and the server in Go.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be fetched, or the host has no Go.
+    pub fn servers_of_debian(&self, context: &Context) -> Result<(Root, Vec<MadeFile>)> {
+        let root = Root::prepare(context, &SERVERS_OF_DEBIAN.map(String::from))?;
+        let go = compile_go(context, &context.workspace.products().join("linux"), GO_HTTP, "./http")?;
+        let files = vec![
+            (format!("usr/bin/{PROGRAM}"), 0o755, std::fs::read(&self.program)?),
+            (format!("usr/bin/{GO_HTTP}"), 0o755, go),
+        ];
+        Ok((root, files))
+    }
+
+    /// Returns this Linux with the files of packages, and some more, beside its modules and its first program.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read or written.
+    pub fn with_root(&self, context: &Context, root: &Root, files: &[MadeFile]) -> Result<DebianKernel> {
+        let directory = context.workspace.products().join("linux");
+        let mut files = files.to_vec();
+        files.push(("init".into(), 0o755, std::fs::read(&self.program)?));
+        files.extend(modules(&directory).map(|(path, content)| (path, 0o644, content)));
+        let initramfs = directory.join("initramfs-root.cpio");
+        write_if_changed(&initramfs, &root.archive_for_linux(&files)?)?;
+        Ok(DebianKernel { initramfs, ..self.clone() })
     }
 
     /// Returns a boot's choices: the board's, with this kernel, and the arguments of bench/peers.
@@ -238,16 +275,17 @@ fn compile_peers(context: &Context, directory: &Path) -> Result<Vec<u8>> {
     Ok(std::fs::read(program)?)
 }
 
-fn compile_go(context: &Context, directory: &Path) -> Result<Vec<u8>> {
+/// Compiles a package of bench/peers/go.
+fn compile_go(context: &Context, directory: &Path, name: &str, package: &str) -> Result<Vec<u8>> {
     if toolchain::find_program("go").is_none() {
         bail!("this host has no Go");
     }
     let activity = context.progress.start("Building the server in Go");
-    let program = directory.join("go-server");
+    let program = directory.join(name);
     let mut compiler = children::command("go");
     compiler.current_dir(context.workspace.root.join("bench/peers/go"));
     compiler.envs([("GOOS", "linux"), ("GOARCH", "riscv64"), ("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local")]);
-    compiler.args(["build", "-trimpath", "-o"]).arg(&program).arg(".");
+    compiler.args(["build", "-trimpath", "-o"]).arg(&program).arg(package);
     run(compiler, "go build")?;
     activity.clear();
     Ok(std::fs::read(program)?)
@@ -271,13 +309,19 @@ fn archive(directory: &Path, programs: &[(String, Vec<u8>)]) -> Result<Vec<u8>> 
     for (name, content) in programs {
         writer.file(name.as_bytes(), 0o755, content)?;
     }
-    for module in MODULES {
-        let name = format!("{module}.ko.xz");
-        if let Ok(content) = std::fs::read(directory.join(&name)) {
-            writer.file(format!("modules/{name}").as_bytes(), 0o644, &content)?;
-        }
+    for (path, content) in modules(directory) {
+        writer.file(path.as_bytes(), 0o644, &content)?;
     }
     Ok(writer.finish())
+}
+
+/// Returns the modules that the kernel has not built in: each with its path in an archive.
+fn modules(directory: &Path) -> impl Iterator<Item = (String, Vec<u8>)> {
+    MODULES.into_iter().filter_map(move |module| {
+        let name = format!("{module}.ko.xz");
+        let content = std::fs::read(directory.join(&name)).ok()?;
+        Some((format!("modules/{name}"), content))
+    })
 }
 
 fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {

@@ -212,7 +212,10 @@ const ABOUT: [(&str, &str); 13] = [
     ),
     ("scheduler", "The scheduler alone, on the host, beside other executors for Rust."),
     ("peers", "The costs of Linux's basic operations under the same emulator."),
-    ("linux-programs", "One program that was built for Linux, unmodified on COPS and on Linux."),
+    (
+        "linux-programs",
+        "Programs that were built for Linux, among them redis and nginx, unmodified on COPS and on Linux.",
+    ),
 ];
 
 /// Returns an experiment's place: those of the papers come first, in their order; all others follow by name.

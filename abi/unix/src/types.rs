@@ -1491,6 +1491,8 @@ counters! {
     HeapFootprint, "heap_footprint";
     /// Looks for interrupts, and for more important work, between two steps of long work.
     Looks, "looks";
+    /// Nanoseconds that harts have slept, because they had nothing to do.
+    IdleNs, "idle_ns";
 }
 
 #[cfg(test)]

@@ -140,8 +140,10 @@ pub fn run_hart() -> ! {
 
 /// Waits for an interrupt in a time that nothing pays for.
 fn sleep() {
+    let begin = Machine::now();
     Machine::wait_for_interrupt();
     payers::skip();
+    counters::add(Counter::IdleNs, time::ns_at_ticks(Machine::now().wrapping_sub(begin)));
     stretch::waited();
 }
 

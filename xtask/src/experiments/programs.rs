@@ -2,7 +2,7 @@
 //!
 //! The program is bench/peers, which is the first one of both systems. Its figures are means of many repetitions, and
 //! each goal is a share of Linux's instructions. Idle time does not occur in them: one hart is never idle while a
-//! process waits for another.
+//! process waits for another. [Servers](super::servers) of Debian and Go come last.
 
 use anyhow::{Result, bail};
 
@@ -46,5 +46,7 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     if let Some(cops) = figure_of(&ours, id) {
         notebook.at_most(id, cops, "instructions", goal);
     }
+    let measured = super::servers::measure(lab, notebook);
+    notebook.part("servers of Debian", measured);
     Ok(())
 }

@@ -418,8 +418,7 @@ fn used() -> u64 {
 }
 
 fn uptime(_: u64) -> Made {
-    let up = hundredths(time::now_ns());
-    let idle = (up * crate::machine::harts() as u64).saturating_sub(used());
+    let (up, idle) = (hundredths(time::now_ns()), hundredths(counters::read(Counter::IdleNs)));
     whole(format!("{}.{:02} {}.{:02}\n", up / 100, up % 100, idle / 100, idle % 100))
 }
 
@@ -429,12 +428,18 @@ fn loads(_: u64) -> Made {
 }
 
 fn statistics(_: u64) -> Made {
-    let harts = crate::machine::harts() as u64;
+    // Time that no process pays for and no hart sleeps is the kernel's. A hart's idle time grows when it wakes up.
+    let harts = crate::machine::harts();
     let (up, used) = (hundredths(time::now_ns()), used());
-    let mut text = format!("cpu  {used} 0 0 {} 0 0 0 0 0 0\n", (up * harts).saturating_sub(used));
+    let line = |name: &str, up: u64, used: u64, idle_ns: u64| {
+        let idle = hundredths(idle_ns).min(up);
+        let used = used.min(up - idle);
+        format!("{name} {used} 0 {} {idle} 0 0 0 0 0 0\n", up - idle - used)
+    };
+    let mut text = line("cpu ", up * harts as u64, used, counters::read(Counter::IdleNs));
     for hart in 0..harts {
-        let share = used / harts;
-        let _ = writeln!(text, "cpu{hart} {share} 0 0 {} 0 0 0 0 0 0", up.saturating_sub(share));
+        let idle_ns = counters::of_hart(hart, Counter::IdleNs);
+        text += &line(&format!("cpu{hart}"), up, used / harts as u64, idle_ns);
     }
     let switches = counters::read(Counter::Switches);
     let (start, processes) = (time::epoch_ns() / 1_000_000_000, counters::read(Counter::Processes));

@@ -186,7 +186,8 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
         }
         // In memory of its own, for which the call was admitted: it would make the future of every worker larger.
         Pause::Lend(copied) => admitted(fork::lend(worker.clone(), *copied)).await,
-        Pause::Execute(addresses) => return execute(worker, context, addresses).await,
+        // As large as the future of the whole rest together.
+        Pause::Execute(addresses) => return admitted(execute(worker, context, addresses)).await,
         Pause::MoveToThread | Pause::Leave => return,
     };
     context.set_result(errno::encode(result) as u64);
@@ -263,6 +264,15 @@ pub(crate) fn look_at_signals(
 mod tests {
     use super::*;
     use crate::testing::{run, run_to_its_end};
+
+    /// A blocked thread keeps this memory, however few threads execute programs or end.
+    #[test]
+    fn the_coroutine_of_a_worker_is_small() {
+        fn size<A, B, F>(_: fn(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        assert!(size(super::run) <= 720, "{}", size(super::run));
+    }
 
     /// The process lives as long as one of its workers, and has the status that the first one gave.
     #[test]

@@ -1,0 +1,264 @@
+//! Servers that Debian or Go builds, unmodified on COPS and on Linux: instructions of a request.
+//!
+//! Over loopback the client is bench/peers in the machine, and the whole time counts: one hart has no idle time while a
+//! client waits for its server. From outside, requests come over the network card from this host. Then the machine does
+//! have idle time, and its own account of that is left out; bench/peers tells it, on a port of its own.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{Lab, Notebook, PATIENCE, Server, Way, figure_of, machine, words};
+use crate::bench::Line;
+use crate::board::Configuration;
+use crate::context::command_line;
+use crate::guest::{self, Forward};
+use crate::linux::{self, DebianKernel};
+use crate::programs;
+
+/// A server, as bench/peers has it.
+struct ServedProgram {
+    /// Name, and name of the row.
+    name: &'static str,
+    port: u16,
+    request: &'static [u8],
+    /// Share of Linux's instructions that a request over loopback may take.
+    goal: f64,
+}
+
+const GET: &[u8] = b"GET /file HTTP/1.1\r\nHost: cops\r\nUser-Agent: peers\r\nAccept: */*\r\n\r\n";
+
+const PROGRAMS: [ServedProgram; 3] = [
+    ServedProgram { name: "redis_get", port: 6379, request: b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n", goal: 0.45 },
+    ServedProgram { name: "nginx_small", port: 8080, request: GET, goal: 0.5 },
+    ServedProgram { name: "go_http", port: 8081, request: GET, goal: 0.65 },
+];
+
+/// Share of Linux's instructions that a request over the network card may take.
+const CARD: f64 = 0.7;
+
+/// Connections over loopback beside one, and over the network card; as in bench/peers.
+const CONNECTIONS: usize = 8;
+
+/// Requests of each connection over the network card.
+const ROUNDS: usize = 1000;
+
+/// The port with the machine's clock; as in bench/peers.
+const CLOCK_PORT: u16 = 7100;
+
+/// Bytes of kernel memory that a blocked thread may take.
+const THREAD: (&str, f64) = ("blocked_pthread_bytes", 2560.0);
+
+/// Times of its latency alone that a server may take beside a greedy neighbour of lower priority.
+const NEIGHBOUR: (&str, f64) = ("nice_p99", 1.3);
+
+/// Longest silence within an answer.
+const SILENCE: Duration = Duration::from_millis(500);
+
+/// Both systems with the servers' files.
+struct Systems<'a> {
+    lab: &'a Lab<'a>,
+    linux: DebianKernel,
+    cops: crate::build::Products,
+}
+
+pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
+    let linux = lab.linux().context("there is no Linux to measure")?;
+    let (root, files) = linux.servers_of_debian(lab.context)?;
+    let systems = Systems {
+        lab,
+        linux: linux.with_root(lab.context, &root, &files)?,
+        cops: programs::with_root(lab.context, lab.products.clone(), &root, "bench", &files)?,
+    };
+    for package in ["redis-server", "nginx"] {
+        if let Some(version) = root.version(package) {
+            notebook.note(format!("{package} {version}"));
+        }
+    }
+    systems.inside(notebook)?;
+    for program in &PROGRAMS {
+        systems.outside(notebook, program);
+    }
+    Ok(())
+}
+
+impl Systems<'_> {
+    fn configuration(&self, system: &str, action: &[String]) -> Result<Configuration> {
+        let mut configuration = if system == "Linux" {
+            self.linux.configuration(self.lab.context, 1, Way::Instructions.clock(), action)?
+        } else {
+            let own: Vec<_> = [String::from("here")].into_iter().chain(action.iter().cloned()).collect();
+            let line = command_line(&format!("/usr/bin/{}", linux::PROGRAM), &own)?;
+            self.lab.context.configuration(&self.cops, &machine(1), line)
+        };
+        configuration.set_clock(Way::Instructions.clock());
+        Ok(configuration)
+    }
+
+    /// Measures in the machine.
+    fn inside(&self, notebook: &mut Notebook<'_>) -> Result<()> {
+        let mut measured = |system: &str, last: Option<&str>| -> Result<Vec<Line>> {
+            let configuration = self.configuration(system, &words("bench servers"))?;
+            let lines = self.lab.measure(&format!("servers of Debian: {system}"), &configuration, last);
+            Ok(notebook.part(system, lines).unwrap_or_default())
+        };
+        let (ours, theirs) = (measured("COPS", None)?, measured("Linux", Some(linux::DONE))?);
+        for program in &PROGRAMS {
+            for (id, goal) in
+                [(program.name.to_string(), Some(program.goal)), (format!("{}_{CONNECTIONS}", program.name), None)]
+            {
+                if let (Some(cops), Some(linux)) = (figure_of(&ours, &id), figure_of(&theirs, &id)) {
+                    compare(notebook, &id, cops, linux, goal);
+                }
+            }
+        }
+        let (id, goal) = THREAD;
+        if let Some(linux) = figure_of(&theirs, id) {
+            notebook.figure(&format!("linux_{id}"), linux, "bytes");
+        }
+        if let Some(cops) = figure_of(&ours, id) {
+            notebook.at_most(id, cops, "bytes", goal);
+        }
+        let (id, goal) = NEIGHBOUR;
+        let times = |lines: &[Line]| {
+            Some(figure_of(lines, &format!("{id}_beside"))? / figure_of(lines, &format!("{id}_alone"))?)
+        };
+        if let Some(linux) = times(&theirs) {
+            notebook.figure(&format!("linux_{id}"), linux, "times");
+        }
+        if let Some(cops) = times(&ours) {
+            notebook.at_most(id, cops, "times", goal);
+        }
+        Ok(())
+    }
+
+    /// Measures one server from this host.
+    fn outside(&self, notebook: &mut Notebook<'_>, program: &ServedProgram) {
+        let id = format!("{}_card", program.name);
+        let mut found =
+            ["COPS", "Linux"].map(|system| notebook.part(&format!("{id}, {system}"), self.ask(system, program)));
+        if let (Some(cops), Some(linux)) = (found[0].take(), found[1].take()) {
+            compare(notebook, &id, cops, linux, Some(CARD));
+        }
+    }
+
+    /// Returns the instructions of a request that comes over the network card.
+    fn ask(&self, system: &str, program: &ServedProgram) -> Result<f64> {
+        let mut configuration = self.configuration(system, &words(&format!("serve-program {}", program.name)))?;
+        for guest in [program.port, CLOCK_PORT] {
+            configuration.forwards.push(Forward { host: guest::free_port()?, guest });
+        }
+        let server =
+            self.lab.serve(&format!("{} over the card: {system}", program.name), &configuration, linux::SERVING)?;
+        let mut connections =
+            (0..CONNECTIONS).map(|_| ServerConnection::open(&server, program)).collect::<Result<Vec<_>>>()?;
+        ask_in_rounds(&mut connections, program, ROUNDS / 10)?;
+        let before = clock(&server)?;
+        ask_in_rounds(&mut connections, program, ROUNDS)?;
+        let after = clock(&server)?;
+        let busy = (after.0 - before.0) - (after.1 - before.1);
+        Ok(busy / (ROUNDS * CONNECTIONS) as f64)
+    }
+}
+
+/// Records both systems' instructions and COPS's share of Linux's.
+fn compare(notebook: &mut Notebook<'_>, id: &str, cops: f64, linux: f64, goal: Option<f64>) {
+    notebook.figure(&format!("cops_{id}"), cops, "instructions");
+    notebook.figure(&format!("linux_{id}"), linux, "instructions");
+    match goal {
+        Some(goal) => notebook.at_most(id, cops / linux, "times", goal),
+        None => notebook.figure(id, cops / linux, "times"),
+    }
+}
+
+/// Returns the machine's time and its idle time in nanoseconds.
+fn clock(server: &Server) -> Result<(f64, f64)> {
+    let mut text = String::new();
+    let mut stream = TcpStream::connect_timeout(&server.address(CLOCK_PORT)?, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.read_to_string(&mut text)?;
+    times(&text).with_context(|| format!("`{}` is no time", text.trim()))
+}
+
+fn times(text: &str) -> Option<(f64, f64)> {
+    let (now, idle) = text.trim().split_once(' ')?;
+    Some((now.parse().ok()?, idle.parse().ok()?))
+}
+
+/// A connection, and the answer that it expects.
+struct ServerConnection {
+    stream: TcpStream,
+    expected: Vec<u8>,
+}
+
+impl ServerConnection {
+    /// Opens a connection and learns the answer, which ends where the server falls silent.
+    fn open(server: &Server, program: &ServedProgram) -> Result<ServerConnection> {
+        let mut stream = TcpStream::connect_timeout(&server.address(program.port)?, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.write_all(program.request)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let (mut expected, mut part) = (Vec::new(), [0; 4096]);
+        loop {
+            match stream.read(&mut part) {
+                Ok(0) => bail!("{} closes the connection", program.name),
+                Ok(length) => expected.extend_from_slice(&part[..length]),
+                Err(_) if !expected.is_empty() => break,
+                Err(error) => return Err(error).context(program.name),
+            }
+            stream.set_read_timeout(Some(SILENCE))?;
+        }
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(ServerConnection { stream, expected })
+    }
+
+    /// Takes an answer. Its head has a date, so only the last quarter must be the same.
+    fn take(&mut self) -> Result<()> {
+        let mut answer = vec![0; self.expected.len()];
+        self.stream.read_exact(&mut answer)?;
+        let end = answer.len() - answer.len() / 4;
+        if answer[end..] != self.expected[end..] {
+            bail!("an answer is wrong");
+        }
+        Ok(())
+    }
+}
+
+/// Sends a request over each connection and takes the answers, again and again.
+fn ask_in_rounds(connections: &mut [ServerConnection], program: &ServedProgram, rounds: usize) -> Result<()> {
+    for _ in 0..rounds {
+        for connection in &mut *connections {
+            connection.stream.write_all(program.request)?;
+        }
+        for connection in &mut *connections {
+            connection.take()?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_those_of_the_c_program() {
+        let source = include_str!("../../../bench/peers/servers.c");
+        for ServedProgram { name, port, .. } in &PROGRAMS {
+            assert!(source.contains(&format!("{{ \"{name}\", {port},")), "{name}");
+        }
+        for (name, value) in [("CLOCK_PORT", usize::from(CLOCK_PORT)), ("CONNECTIONS", CONNECTIONS)] {
+            assert!(source.contains(&format!("{name} = {value}")), "{name}");
+        }
+        let request = String::from_utf8_lossy(GET).replace("\r\n", "\\r\\n");
+        assert!(source.contains(&request));
+    }
+
+    #[test]
+    fn the_clock_has_two_numbers() {
+        assert_eq!(times("123 45\n"), Some((123.0, 45.0)));
+        assert_eq!(times("123\n"), None);
+    }
+}
