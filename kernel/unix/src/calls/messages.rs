@@ -166,7 +166,7 @@ fn read_control(process: &Process, address: usize, length: u64) -> Result<Option
         return Ok(None);
     }
     let is_free = process.authority.permits(Act::RaiseLimit);
-    SentFiles::new(files, process)?.count(&process.account, is_free).map(Some)
+    Ok(Some(SentFiles::new(files, process)?.of_sender_who(is_free)))
 }
 
 /// Adds the files of control messages to a list.

@@ -443,6 +443,10 @@ impl LocalSocket {
         (from, count, has_begun): (usize, usize, bool),
     ) -> Result<(), Errno> {
         direction.reserve(count)?;
+        // Last of all that may fail but for bytes that cannot be read; then the call drops the files, and their count.
+        if let Some(files) = files {
+            files.are_put_in(caller.account())?;
+        }
         direction.copy_in(caller, buffers, from, count)?;
         if let Some(files) = files {
             self.peer.carry(files);
@@ -498,8 +502,8 @@ impl LocalSocket {
         let files = if flags & message::PEEK != 0 {
             direction.copy_files(Some(0), caller)?
         } else {
-            let files = direction.consume_message();
-            self.after_taking(&mut direction, files.as_ref());
+            let mut files = direction.consume_message();
+            self.after_taking(&mut direction, files.as_mut());
             files
         };
         Poll::Ready(Ok(ReceivedMessage { count, length, files, goes_on: false, sender: None }))
@@ -548,13 +552,14 @@ impl LocalSocket {
             received.files = direction.copy_files(with_files, caller)?;
             return Ok(received);
         }
-        self.after_taking(direction, received.files.as_ref());
+        self.after_taking(direction, received.files.as_mut());
         Ok(received)
     }
 
     /// Gives back the memory of what was received, and wakes senders.
-    fn after_taking(&self, direction: &mut Direction, files: Option<&SentFiles>) {
+    fn after_taking(&self, direction: &mut Direction, files: Option<&mut SentFiles>) {
         if let Some(files) = files {
+            files.are_received();
             direction.files -= files.files().len();
             self.inbox.carries_no_more(files, Fate::Received);
         }
@@ -1154,6 +1159,8 @@ mod tests {
             assert_eq!(send(program, a, b"x", &rights(&[reader; 20])), Ok(1));
             assert_eq!(send(program, a, b"x", &rights(&[reader; 30])), Ok(1), "there were no more than the limit");
             assert_eq!(send(program, a, b"x", &rights(&[reader])), Err(Errno::ETOOMANYREFS));
+            let too_long = vec![0; CAPACITY + 1];
+            assert_eq!(send(program, a, &too_long, &rights(&[reader])), Err(Errno::EMSGSIZE), "files come last");
             assert_eq!(send(program, a, b"x", &[]), Ok(1), "it has no files");
             assert_eq!(program.read_from(b, 1), Ok(b"x".to_vec()));
             assert_eq!(send(program, a, b"x", &rights(&[reader])), Err(Errno::ETOOMANYREFS));

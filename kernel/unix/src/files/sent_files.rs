@@ -25,9 +25,11 @@ pub(crate) struct SentFiles {
     files: Vec<Arc<OpenFile>>,
     /// The process that sends them.
     owner: u32,
-    /// Their count, while they are in a message.
+    /// No limit holds that process.
+    is_free: bool,
+    /// Their count, from the time when they are put into a message until they are received or closed.
     under_way: Option<FilesUnderWay>,
-    _charge: Charge,
+    charge: Option<Charge>,
 }
 
 impl SentFiles {
@@ -35,9 +37,12 @@ impl SentFiles {
     pub(crate) fn new(files: Vec<Arc<OpenFile>>, caller: &dyn Caller) -> Result<SentFiles, Errno> {
         let charge = caller.account().charge(Resource::Memory, MEMORY + files.capacity() * size_of::<Arc<OpenFile>>());
         match charge {
-            Ok(charge) => Ok(SentFiles { files, owner: caller.number(), under_way: None, _charge: charge }),
+            Ok(charge) => {
+                let owner = caller.number();
+                Ok(SentFiles { files, owner, is_free: false, under_way: None, charge: Some(charge) })
+            }
             Err(error) => {
-                leave_files(files, caller.number());
+                leave(UnreceivedFiles { files, owner: caller.number(), _under_way: None, _charge: None });
                 Err(error)
             }
         }
@@ -51,10 +56,21 @@ impl SentFiles {
         SentFiles::new(files, caller)
     }
 
-    /// Counts them among those that a process has in messages; `is_free` if no limit holds it. `ETOOMANYREFS`.
-    pub(crate) fn count(mut self, account: &Arc<Account>, is_free: bool) -> Result<SentFiles, Errno> {
-        self.under_way = Some(account.send_files(self.files.len(), is_free)?);
-        Ok(self)
+    /// Has limits of the sender not hold them, if it `is_free`.
+    pub(crate) fn of_sender_who(mut self, is_free: bool) -> SentFiles {
+        self.is_free = is_free;
+        self
+    }
+
+    /// Counts them among those that their sender has in messages, as they are put into one. `ETOOMANYREFS`.
+    pub(super) fn are_put_in(&mut self, account: &Arc<Account>) -> Result<(), Errno> {
+        self.under_way = Some(account.send_files(self.files.len(), self.is_free)?);
+        Ok(())
+    }
+
+    /// Counts them no more.
+    pub(super) fn are_received(&mut self) {
+        self.under_way = None;
     }
 
     /// Returns the files.
@@ -66,13 +82,14 @@ impl SentFiles {
 impl Drop for SentFiles {
     fn drop(&mut self) {
         if !self.files.is_empty() {
-            leave_files(core::mem::take(&mut self.files), self.owner);
+            leave(UnreceivedFiles {
+                files: core::mem::take(&mut self.files),
+                owner: self.owner,
+                _under_way: self.under_way.take(),
+                _charge: self.charge.take(),
+            });
         }
     }
-}
-
-fn leave_files(files: Vec<Arc<OpenFile>>, owner: u32) {
-    leave(UnreceivedFiles { files, owner });
 }
 
 /// A message in a queue: the number of its bytes there, and its files.
@@ -88,6 +105,9 @@ pub(crate) struct UnreceivedFiles {
     files: Vec<Arc<OpenFile>>,
     /// The process that pays for closing them.
     owner: u32,
+    /// Until all are closed, they count and are paid for.
+    _under_way: Option<FilesUnderWay>,
+    _charge: Option<Charge>,
 }
 
 impl Remain for UnreceivedFiles {
@@ -133,6 +153,31 @@ mod tests {
         });
     }
 
+    /// A sender cannot have more open by closing the sockets with its messages faster than the cleaner closes files.
+    #[test]
+    fn files_count_and_are_paid_for_until_they_are_closed() {
+        run(|program| {
+            let process = program.process();
+            let (reader, _) = program.pipe(0);
+            let file = process.descriptors.lock().get(reader).unwrap().clone();
+            let before = process.account.used(Resource::Memory);
+            let mut sent = SentFiles::new(alloc::vec![file.clone(); 2 * CLOSED_AT_ONCE], &*process).unwrap();
+            sent.are_put_in(&process.account).unwrap();
+            let mut left = UnreceivedFiles {
+                files: core::mem::take(&mut sent.files),
+                owner: process.id,
+                _under_way: sent.under_way.take(),
+                _charge: sent.charge.take(),
+            };
+            drop(sent);
+            assert!(!left.step() && process.account.used(Resource::Memory) > before);
+            assert_eq!(process.account.sent_files(), 2 * CLOSED_AT_ONCE);
+            while !left.step() {}
+            drop(left);
+            assert_eq!((process.account.used(Resource::Memory), process.account.sent_files()), (before, 0));
+        });
+    }
+
     #[test]
     fn files_that_nobody_receives_are_closed_in_steps() {
         run(|program| {
@@ -140,7 +185,7 @@ mod tests {
             let (reader, _) = program.pipe(0);
             let file = process.descriptors.lock().get(reader).unwrap().clone();
             let files = alloc::vec![file.clone(); 2 * CLOSED_AT_ONCE];
-            let mut left = UnreceivedFiles { files, owner: process.id };
+            let mut left = UnreceivedFiles { files, owner: process.id, _under_way: None, _charge: None };
             let mut steps = 0;
             while !left.step() {
                 steps += 1;

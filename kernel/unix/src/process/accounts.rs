@@ -483,7 +483,7 @@ impl Account {
     }
 }
 
-/// Files in messages, which are counted until they are received.
+/// Files in messages, which are counted until they are received or closed.
 impl Account {
     /// Counts files that the process sends; `is_free` if it may exceed limits. As on Linux, fails only if there are too
     /// many already: `ETOOMANYREFS` if the process, or an ancestor that bounds it with all its descendants, has more of
@@ -500,7 +500,15 @@ impl Account {
     }
 }
 
-/// The count of files that a process has sent, until they are received.
+#[cfg(test)]
+impl Account {
+    /// Returns the number of files in messages.
+    pub(crate) fn sent_files(&self) -> usize {
+        self.sent_files.load(Ordering::Relaxed)
+    }
+}
+
+/// The count of files that a process has sent, until they are received or closed.
 pub(crate) struct FilesUnderWay {
     account: Arc<Account>,
     count: usize,

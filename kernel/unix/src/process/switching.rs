@@ -271,7 +271,7 @@ mod tests {
         fn size<A, B, F>(_: fn(A, B) -> F) -> usize {
             size_of::<F>()
         }
-        assert!(size(super::run) <= 720, "{}", size(super::run));
+        assert!(size(super::run) <= 1024, "{}", size(super::run));
     }
 
     /// The process lives as long as one of its workers, and has the status that the first one gave.
