@@ -8,6 +8,9 @@
 //! The memory is paid for by the object's [`Payer`], a page at a time, which also gets the frames at the end, to free
 //! them in steps.
 //!
+//! An object that no address space maps can lose pages again ([`MemoryObject::take`]): its owner shows that by having
+//! it alone.
+//!
 //! Rejected: shares of each page in each page table. A file that is cut off could give its pages back before its
 //! mappings go; and each entry would have to be counted, and looked at by `fork`.
 //!
@@ -250,12 +253,46 @@ impl MemoryObject {
         }
     }
 
+    /// Makes a frame that has its bytes that of a page, for which nobody has seen another one; returns the frame of the
+    /// page, which is the present one if there is one.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] as for [`put`](Self::put).
+    pub fn enter(&self, page: usize, frame: Frame) -> Result<SharedFrame, OutOfMemory> {
+        let mut pages = self.pages.lock();
+        match pages.get(page) {
+            Some(frame) => Ok(frame.clone()),
+            None if page >= MOST_PAGES => Err(OutOfMemory),
+            None => self.add_frame(&mut pages, page, || Ok(frame)),
+        }
+    }
+
+    /// Takes a page from an object that nobody else has, so that no address space maps it.
+    pub fn take(&mut self, page: usize) -> Option<SharedFrame> {
+        let path = Path::to(page);
+        let group = self.pages.get_mut().groups.get_mut(path.group)?;
+        let taken = group.get_mut(path.chunk)?.as_mut()?.get_mut(path.page)?.take();
+        if let (Some(_), Some(payer)) = (&taken, &self.payer) {
+            payer.repay(PAGE_SIZE as usize);
+        }
+        taken
+    }
+
     fn add(&self, pages: &mut ObjectPages, page: usize) -> Result<SharedFrame, OutOfMemory> {
+        self.add_frame(pages, page, Frame::allocate_zeroed)
+    }
+
+    fn add_frame(
+        &self,
+        pages: &mut ObjectPages,
+        page: usize,
+        make: impl FnOnce() -> Result<Frame, OutOfMemory>,
+    ) -> Result<SharedFrame, OutOfMemory> {
         let bytes = PAGE_SIZE as usize + pages.missing(page);
         let Some(payer) = &self.payer else { return Err(OutOfMemory) };
         payer.pay(bytes)?;
         // The frame first: without one no record is made.
-        let added = Frame::allocate_zeroed().map(Frame::share).and_then(|frame| {
+        let added = make().map(Frame::share).and_then(|frame| {
             *pages.place(page)? = Some(frame.clone());
             Ok(frame)
         });

@@ -1502,6 +1502,19 @@ fn pages_of_an_object_are_paid_for_and_end_where_it_ends() {
             (Some(OutOfMemory), Some(Fault::BeyondTheEnd))
         );
         space.clear().after(|_| ());
+        let mut alone = file;
+        let filled = Frame::allocate_zeroed().expect("there is memory");
+        filled.write(0, b"filled");
+        alone.enter(2, filled).expect("there is memory");
+        let other = alone.enter(1, Frame::allocate().expect("there is memory")).expect("it is there");
+        other.read(0, &mut bytes);
+        assert_eq!(&bytes, b"put there", "a page that is there stays");
+        let its_own = Arc::get_mut(&mut alone).expect("no space maps it");
+        assert_eq!(its_own.take(0), None);
+        let taken = its_own.take(2).expect("it was entered");
+        taken.read(0, &mut bytes);
+        assert_eq!((&bytes[..6], its_own.take(2)), (&b"filled"[..], None));
+        assert_eq!(alone.present(2), None);
     }
     assert_eq!(frames::free_frames(), before);
 }

@@ -555,6 +555,14 @@ impl<D: Device> Volume<D> {
         if usage.blocks.1 < bytes.len() as u64 / usage.block_size + BLOCKS_OF_A_CHANGE {
             return Err(Error::NoSpace);
         }
+        self.overwrite(inode, offset, bytes)
+    }
+
+    /// Writes to a place in a regular file whose blocks are there: also if none are free.
+    ///
+    /// # Errors
+    /// Those of all changes.
+    pub fn overwrite(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let inode = number(inode)?;
         self.change(|library| library.write_inode(inode, offset, bytes))
     }

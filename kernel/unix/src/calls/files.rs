@@ -896,7 +896,13 @@ pub(super) fn synchronise(call: Call<'_>) -> Decoding {
         return Ok(Operation::Synchronise { file: Some(file), wait }.into());
     }
     if let Some(node) = on_volume(&file) {
-        return submitted(&call, node, VolumeRequest::Synchronise);
+        let request = VolumeRequest::Synchronise(Some(node.clone()));
+        let submission = node.volume().submit(&call.process().account, call.process().id, request)?;
+        return Ok(kept_steps(call.number, async move {
+            let done = submission.answer().await;
+            file.as_kind::<VolumeFile>().map_or(Ok(()), VolumeFile::report_failures)?;
+            done.map(|_| 0)
+        }));
     }
     let place = place_of(&file).map_err(|_| Errno::EINVAL)?;
     place.node.stored().filter(|node| node.kind() != FileKind::Fifo).ok_or(Errno::EINVAL)?;
@@ -927,7 +933,8 @@ pub(super) fn synchronise_file_system(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     match file.object().mount().and_then(|mount| mount.volume()) {
         Some(volume) => {
-            let submission = volume.submit(&call.process().account, call.process().id, VolumeRequest::Synchronise)?;
+            let submission =
+                volume.submit(&call.process().account, call.process().id, VolumeRequest::Synchronise(None))?;
             Ok(kept_steps(call.number, async move { submission.answer().await.map(|_| 0) }))
         }
         None => Ok(0.into()),

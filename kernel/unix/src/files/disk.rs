@@ -796,7 +796,14 @@ fn errno_of(error: page_cache::Error) -> Errno {
     }
 }
 
-fn copy_out(caller: &dyn Caller, frame: &SharedFrame, offset: usize, to: usize, count: usize) -> Result<(), Errno> {
+/// Copies from a page.
+pub(super) fn copy_out(
+    caller: &dyn Caller,
+    frame: &SharedFrame,
+    offset: usize,
+    to: usize,
+    count: usize,
+) -> Result<(), Errno> {
     let mut piece = [0; PIECE];
     for done in (0..count).step_by(PIECE) {
         let piece = &mut piece[..PIECE.min(count - done)];
@@ -807,7 +814,7 @@ fn copy_out(caller: &dyn Caller, frame: &SharedFrame, offset: usize, to: usize, 
 }
 
 /// Copies into a page; returns the number of bytes copied, and the reason if these are not all.
-fn copy_in(
+pub(super) fn copy_in(
     caller: &dyn Caller,
     frame: &SharedFrame,
     offset: usize,

@@ -5,6 +5,8 @@
 //! each volume takes them in their order, on a stack of its own ([`kernel_thread`]), where a request to the disk waits
 //! ([`device`]). The process whose request is being done pays for it.
 //!
+//! Bytes of files that are in memory are read and changed without it ([`pages`]).
+//!
 //! # Files in use
 //! A [`VolumeNode`] is a use of a file: an open file, a working directory, a step of a path. Uses of one file share its
 //! attributes, which the volume's coroutine keeps as they are on the volume; so `stat` of an open file waits for
@@ -12,33 +14,42 @@
 //! file without a name ends after its last use, in steps.
 //!
 //! # The end
-//! When its mount has gone the volume does what was submitted, ends files without names, and is unmounted.
+//! When its mount has gone the volume does what was submitted, writes what was changed, ends files without names, and
+//! is unmounted.
 
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
+use core::ops::Range;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use abi_queue::Priority;
+use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use ext4::{Access, Attributes, Change, Entry, NewFile, Replacement, Stamp, Usage, Volume, kind};
 use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp};
 use hal_api::Machine as _;
+use memory::{Frame, OutOfMemory};
 use platform::{Machine, println};
+use smallvec::SmallVec;
 use spin::Mutex;
 use tables::Ordered;
 
-use crate::files::disk::Disk;
+use crate::files::disk::{self, Disk};
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::scheduling::{executor, payers};
+use crate::process::user::{Caller, UserBuffer};
+use crate::scheduling::{executor, payers, steps};
+use crate::time;
 
 mod device;
 pub(crate) mod file;
+mod pages;
 
 use device::{Blocks, WaitsOnStack};
+use pages::CachedPages;
 
 /// Number of requests that wait for a volume; more fail with `EAGAIN`. Each is a call that waits, or a step of one.
 const MOST_REQUESTS: usize = 4096;
@@ -46,6 +57,12 @@ const MOST_REQUESTS: usize = 4096;
 const MEMORY_OF_A_NODE: usize = size_of::<Inode>() + 64;
 /// Entries that are looked at for the name of a directory, at a time.
 const ENTRIES_AT_A_TIME: usize = 64;
+/// Number of requests that may wait for a volume when one more comes for bytes that nobody waits for yet.
+const MOST_BEFORE_READ_AHEAD: usize = 64;
+/// Pages that are written at a time.
+const WRITTEN_AT_A_TIME: usize = 4;
+/// Number of files that are looked at for pages to give back, at a time.
+const FILES_AT_A_TIME: usize = 32;
 
 /// The present time, for changes.
 fn now() -> Stamp {
@@ -77,6 +94,8 @@ pub(crate) enum VolumeRequest {
     ReadLink(VolumeNode),
     /// Read from a place into these bytes.
     Read { node: VolumeNode, offset: u64, bytes: Vec<u8> },
+    /// Have so many pages from this one on in memory.
+    ReadAhead { node: VolumeNode, first: u64, count: u64 },
     /// Write these bytes to a place, or to the end.
     Write { node: VolumeNode, offset: Option<u64>, bytes: Vec<u8> },
     /// Give a file another length.
@@ -87,8 +106,8 @@ pub(crate) enum VolumeRequest {
     List(VolumeNode, u64, usize),
     /// Find the directory above, and the name there.
     Above(VolumeNode),
-    /// Have all changes last.
-    Synchronise,
+    /// Have all changes last, of a file or of all.
+    Synchronise(Option<VolumeNode>),
     /// Change the access.
     Remount(Access),
     /// Unmount it.
@@ -145,6 +164,11 @@ impl VolumeSubmission {
         }
     }
 
+    /// Whether the answer is there.
+    fn is_answered(&self) -> bool {
+        self.0.lock().answer.is_some()
+    }
+
     /// Waits for the answer.
     ///
     /// # Cancellation
@@ -184,6 +208,19 @@ struct Queue {
     is_ending: bool,
     /// The coroutine has ended.
     has_ended: bool,
+    /// The next turn is the coroutine's own work, if there is any, and not that of a request.
+    is_own_turn: bool,
+    /// The time at which changes are to be written.
+    alarm: Option<time::Alarm>,
+}
+
+/// The files with changed pages.
+#[derive(Default)]
+struct ChangedFiles {
+    /// By their inodes. They stay in use until their changes are written.
+    files: Ordered<Arc<Inode>>,
+    /// Time at which the oldest change is to be written, in ticks.
+    expires: u64,
 }
 
 /// A mounted volume.
@@ -197,6 +234,12 @@ pub(crate) struct MountedVolume {
     /// Access to it, with the number of files that are open for writing.
     writers: Mutex<(Access, usize)>,
     usage: Mutex<Usage>,
+    changed: Mutex<ChangedFiles>,
+    /// Number of failures to have changes last that are not those of one file.
+    failures: AtomicU32,
+    /// The file at which the next look for pages to give back begins.
+    hand: AtomicU32,
+    reservation: time::Reservation,
     /// The process for whose request the coroutine works, and the tick up to which it was charged.
     payer: AtomicU32,
     charged_until: AtomicU64,
@@ -210,6 +253,15 @@ pub(crate) fn all() -> Vec<Arc<MountedVolume>> {
     VOLUMES.lock().iter().filter_map(Weak::upgrade).collect()
 }
 
+/// Gives back memory of pages that are as on a volume, and has others written; returns whether there was any.
+pub(crate) fn give_back() -> bool {
+    // A program may lack memory while it looks at the list.
+    let Some(volumes) = VOLUMES.try_lock() else { return false };
+    let found = volumes.iter().filter_map(Weak::upgrade).collect::<SmallVec<[_; 8]>>();
+    drop(volumes);
+    found.iter().any(|volume| volume.give_back())
+}
+
 /// Has all changes of all volumes last; returns the first failure.
 ///
 /// # Cancellation
@@ -217,7 +269,7 @@ pub(crate) fn all() -> Vec<Arc<MountedVolume>> {
 pub(crate) async fn synchronise_all(account: &Arc<Account>) -> Result<(), Errno> {
     let mut result = Ok(());
     for volume in all() {
-        let done = match volume.submit(account, 0, VolumeRequest::Synchronise) {
+        let done = match volume.submit(account, 0, VolumeRequest::Synchronise(None)) {
             Ok(submission) => submission.answer().await.map(drop),
             // It has ended.
             Err(_) => Ok(()),
@@ -244,6 +296,10 @@ impl MountedVolume {
             nameless: Mutex::default(),
             writers: Mutex::new((access, 0)),
             usage: Mutex::default(),
+            changed: Mutex::default(),
+            failures: AtomicU32::new(0),
+            hand: AtomicU32::new(0),
+            reservation: time::Reservation::new()?,
             payer: AtomicU32::new(0),
             charged_until: AtomicU64::new(0),
             _charge: charge,
@@ -275,7 +331,11 @@ impl MountedVolume {
         if queue.has_ended {
             return Err(Errno::EIO);
         }
-        if queue.jobs.len() >= MOST_REQUESTS {
+        let most = match job.request {
+            VolumeRequest::ReadAhead { .. } => MOST_BEFORE_READ_AHEAD,
+            _ => MOST_REQUESTS,
+        };
+        if queue.jobs.len() >= most {
             return Err(Errno::EAGAIN);
         }
         queue.jobs.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
@@ -338,16 +398,16 @@ impl MountedVolume {
     }
 
     /// Does a job, or without one a step of the end of a file.
-    fn serve<'a, W: WaitsOnStack>(&self, desk: &mut Desk<'a, W>, job: Option<Job>, waits: &'a W) {
+    fn serve<W: WaitsOnStack>(&self, desk: &mut Desk<'_, W>, job: Option<Job>) {
         self.account_for(job.as_ref().map_or(0, |job| job.payer));
         match job {
             Some(job) => {
-                let answer = desk.perform(&job, waits);
+                let answer = desk.perform(&job);
                 // Everything that was done for it is paid before it goes on.
                 self.account_for(0);
                 job.reply(answer);
             }
-            None => desk.end_some(),
+            None => desk.work_unasked(),
         }
     }
 
@@ -361,7 +421,7 @@ impl MountedVolume {
         };
         for job in late {
             job.reply(match job.request {
-                VolumeRequest::Unmount | VolumeRequest::Synchronise => Ok(VolumeAnswer::Done),
+                VolumeRequest::Unmount | VolumeRequest::Synchronise(_) => Ok(VolumeAnswer::Done),
                 _ => Err(Errno::EIO),
             });
         }
@@ -369,11 +429,19 @@ impl MountedVolume {
 
     /// Returns the next job, or none if a file is to be ended first; `None` at the end.
     fn next(&self, desk: DeskState, waker: &Waker) -> Poll<Option<Option<Job>>> {
+        let has_to_write = desk.is_mounted && self.has_to_write();
         let mut queue = self.queue.lock();
+        if let Some(alarm) = queue.alarm.take() {
+            time::clear(alarm);
+        }
+        queue.is_own_turn = !queue.is_own_turn && has_to_write;
+        if queue.is_own_turn {
+            return Poll::Ready(Some(None));
+        }
         if let Some(job) = queue.jobs.pop_front() {
             return Poll::Ready(Some(Some(job)));
         }
-        if desk.has_endings || !self.nameless.lock().is_empty() {
+        if has_to_write || desk.has_endings || !self.nameless.lock().is_empty() {
             return Poll::Ready(Some(None));
         }
         // Only the first job mounts it: a volume that is not there now is not mounted, or not any more.
@@ -381,7 +449,53 @@ impl MountedVolume {
             return Poll::Ready(None);
         }
         queue.worker = Some(waker.clone());
+        let changed = self.changed.lock();
+        if !changed.files.is_empty() {
+            queue.alarm = Some(self.reservation.set(changed.expires, waker));
+        }
         Poll::Pending
+    }
+
+    /// Whether changes are old enough to be written, or too many.
+    fn has_to_write(&self) -> bool {
+        let changed = self.changed.lock();
+        !changed.files.is_empty() && (Machine::now() >= changed.expires || pages::many_changed())
+    }
+
+    /// Wakes the coroutine.
+    fn wake(&self) {
+        let worker = self.queue.lock().worker.take();
+        if let Some(worker) = worker {
+            worker.wake();
+        }
+    }
+
+    /// Gives back pages of some files; returns whether there were any. Has changes written.
+    fn give_back(&self) -> bool {
+        let mut given = 0;
+        for _ in 0..FILES_AT_A_TIME {
+            // A lock that is taken is that of a task which perhaps lacks memory itself.
+            let Some(inodes) = self.inodes.try_lock() else { break };
+            let hand = self.hand.load(Ordering::Relaxed).into();
+            let found = inodes.first_from(hand).or_else(|| inodes.first_from(0));
+            let inode = found.and_then(|number| inodes.get(number)).and_then(Weak::upgrade);
+            drop(inodes);
+            let Some(found) = found else { break };
+            self.hand.store(found as u32 + 1, Ordering::Relaxed);
+            if let Some(inode) = inode
+                && let Some(mut pages) = inode.pages.try_lock()
+            {
+                given += pages.give_back();
+            }
+        }
+        if let Some(mut changed) = self.changed.try_lock()
+            && !changed.files.is_empty()
+        {
+            changed.expires = 0;
+            drop(changed);
+            self.wake();
+        }
+        given > 0
     }
 
     /// Charges the present payer for the time since the last charge, and begins to work for another one.
@@ -410,6 +524,11 @@ struct Desk<'a, W: WaitsOnStack> {
     shared: &'a Arc<MountedVolume>,
     /// Files without names and uses that are to be ended.
     endings: Vec<u32>,
+    /// The file and the page with which writing old changes goes on.
+    written_up_to: Option<(u64, u64)>,
+    /// Place for some pages.
+    buffer: Vec<u8>,
+    waits: &'a W,
 }
 
 /// The part of a desk on which its next job depends.
@@ -420,8 +539,8 @@ struct DeskState {
 }
 
 impl<'a, W: WaitsOnStack> Desk<'a, W> {
-    fn new(shared: &'a Arc<MountedVolume>) -> Desk<'a, W> {
-        Desk { volume: None, shared, endings: Vec::new() }
+    fn new(shared: &'a Arc<MountedVolume>, waits: &'a W) -> Desk<'a, W> {
+        Desk { volume: None, shared, endings: Vec::new(), written_up_to: None, buffer: Vec::new(), waits }
     }
 
     fn state(&self) -> DeskState {
@@ -429,9 +548,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     }
 
     /// Does a request.
-    fn perform(&mut self, job: &Job, waits: &'a W) -> Result<VolumeAnswer, Errno> {
+    fn perform(&mut self, job: &Job) -> Result<VolumeAnswer, Errno> {
         if let VolumeRequest::Mount(access) = job.request {
-            return self.mount(access, waits);
+            return self.mount(access);
         }
         let shared = self.shared;
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
@@ -493,62 +612,103 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 let length = target.len();
                 Ok(VolumeAnswer::Bytes(target, length))
             }
-            VolumeRequest::Read { node, offset, bytes } => {
-                let mut read = Vec::new();
-                read.try_reserve_exact(bytes.capacity()).map_err(|_| Errno::ENOMEM)?;
-                read.resize(bytes.capacity(), 0);
-                let count = volume.read(node.number(), *offset, &mut read).map_err(errno_of)?;
-                Ok(VolumeAnswer::Bytes(read, count))
+            VolumeRequest::Read { node, offset, bytes } => self.read(node, *offset, bytes.capacity()),
+            VolumeRequest::ReadAhead { node, first, count } => {
+                self.read_ahead(node, *first..first.saturating_add(*count))
             }
-            VolumeRequest::Write { node, offset, bytes } => {
-                let offset = match offset {
-                    Some(offset) => *offset,
-                    None => volume.attributes(node.number()).map_err(errno_of)?.size,
-                };
-                let written = volume.write(node.number(), offset, bytes).map_err(errno_of);
-                written.map(|()| VolumeAnswer::WrittenTo(offset + bytes.len() as u64))
-            }
-            VolumeRequest::Truncate(node, length) => {
-                volume.truncate(node.number(), *length).map(|()| VolumeAnswer::Done).map_err(errno_of)
-            }
+            VolumeRequest::Write { node, offset, bytes } => self.write(node, *offset, bytes),
+            VolumeRequest::Truncate(node, length) => self.truncate(node, *length),
             VolumeRequest::Change(node, change) => {
+                if change.modified.is_some() {
+                    node.0.pages.lock().modified = None;
+                }
                 volume.set_attributes(node.number(), *change).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
             VolumeRequest::List(directory, place, most) => {
                 volume.list(directory.number(), *place, *most).map(VolumeAnswer::Entries).map_err(errno_of)
             }
-            VolumeRequest::Above(directory) => {
-                let above = volume.look_up(directory.number(), b"..").map_err(errno_of)?.ok_or(Errno::ENOENT)?;
-                let mut place = 0;
-                let name = loop {
-                    let entries = volume.list(above.inode, place, ENTRIES_AT_A_TIME).map_err(errno_of)?;
-                    let Some(last) = entries.last() else { return Err(Errno::ENOENT) };
-                    place = last.next;
-                    let is_meant =
-                        |entry: &Entry| entry.inode == directory.number() && entry.name != b"." && entry.name != b"..";
-                    if let Some(found) = entries.into_iter().find(is_meant) {
-                        break found.name;
-                    }
-                };
-                node(above).map(|above| VolumeAnswer::Above(above, name))
-            }
-            VolumeRequest::Synchronise => volume.synchronise().map(|()| VolumeAnswer::Done).map_err(errno_of),
-            VolumeRequest::Remount(access) => {
-                let result = volume.remount(*access).map_err(errno_of);
-                shared.writers.lock().0 = volume.access();
-                result.map(|()| VolumeAnswer::Done)
-            }
+            VolumeRequest::Above(directory) => self.above(directory, &job.account),
+            VolumeRequest::Synchronise(node) => self.write_and_synchronise(node.as_ref()),
+            VolumeRequest::Remount(access) => self.remount(*access),
             VolumeRequest::Unmount => {
                 self.unmount_at_the_end();
                 return Ok(VolumeAnswer::Done);
             }
         };
         self.look_at_changes(&job.request);
+        self.look_at_access();
         answer
     }
 
-    fn mount(&mut self, access: Access, waits: &'a W) -> Result<VolumeAnswer, Errno> {
-        let device = Blocks::new(self.shared.disk, waits);
+    /// Returns the directory above another one, with the name of that one there.
+    fn above(&mut self, directory: &VolumeNode, account: &Arc<Account>) -> Result<VolumeAnswer, Errno> {
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let above = volume.look_up(directory.number(), b"..").map_err(errno_of)?.ok_or(Errno::ENOENT)?;
+        let mut place = 0;
+        let name = loop {
+            let entries = volume.list(above.inode, place, ENTRIES_AT_A_TIME).map_err(errno_of)?;
+            let Some(last) = entries.last() else { return Err(Errno::ENOENT) };
+            place = last.next;
+            let is_meant =
+                |entry: &Entry| entry.inode == directory.number() && entry.name != b"." && entry.name != b"..";
+            if let Some(found) = entries.into_iter().find(is_meant) {
+                break found.name;
+            }
+        };
+        VolumeNode::of(self.shared, above, account).map(|above| VolumeAnswer::Above(above, name))
+    }
+
+    /// Has pages of a file in memory, as far as there is room and no failure.
+    fn read_ahead(&mut self, node: &VolumeNode, pages: Range<u64>) -> Result<VolumeAnswer, Errno> {
+        for page in pages {
+            if !node.0.pages.lock().has(page) && !self.fill(node, page)? {
+                break;
+            }
+            self.pause();
+        }
+        Ok(VolumeAnswer::Done)
+    }
+
+    /// Writes to a place, or to the end.
+    fn write(&mut self, node: &VolumeNode, offset: Option<u64>, bytes: &[u8]) -> Result<VolumeAnswer, Errno> {
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let size = volume.attributes(node.number()).map_err(errno_of)?.size;
+        let offset = offset.unwrap_or(size);
+        volume.write(node.number(), offset, bytes).map_err(errno_of)?;
+        self.enter_written(node, offset, bytes, size);
+        Ok(VolumeAnswer::WrittenTo(offset + bytes.len() as u64))
+    }
+
+    /// Gives a file another length.
+    fn truncate(&mut self, node: &VolumeNode, length: u64) -> Result<VolumeAnswer, Errno> {
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        volume.truncate(node.number(), length).map_err(errno_of)?;
+        self.cut(node, length);
+        Ok(VolumeAnswer::Done)
+    }
+
+    /// Has all changes last, of a file or of all.
+    fn write_and_synchronise(&mut self, node: Option<&VolumeNode>) -> Result<VolumeAnswer, Errno> {
+        match node {
+            Some(node) => self.write_file(&node.0),
+            None => self.write_all(),
+        }
+        self.synchronise().map(|()| VolumeAnswer::Done)
+    }
+
+    /// Changes the access; before, everything that was changed is written.
+    fn remount(&mut self, access: Access) -> Result<VolumeAnswer, Errno> {
+        self.write_all();
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let result = volume.remount(access).map_err(errno_of);
+        self.shared.writers.lock().0 = volume.access();
+        result.map(|()| VolumeAnswer::Done)
+    }
+
+    fn mount(&mut self, access: Access) -> Result<VolumeAnswer, Errno> {
+        self.buffer.try_reserve_exact(WRITTEN_AT_A_TIME * PAGE_SIZE).map_err(|_| Errno::ENOMEM)?;
+        self.buffer.resize(WRITTEN_AT_A_TIME * PAGE_SIZE, 0);
+        let device = Blocks::new(self.shared.disk, self.waits);
         match Volume::mount(device, now, access) {
             Ok(volume) => {
                 *self.shared.usage.lock() = volume.usage().unwrap_or_default();
@@ -571,7 +731,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let Some(volume) = self.volume.as_mut() else { return };
         let mut look = |node: &VolumeNode| {
             if let Ok(attributes) = volume.attributes(node.number()) {
-                *node.0.attributes.lock() = attributes;
+                node.0.renew(attributes);
             }
         };
         match request {
@@ -588,9 +748,6 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 look(node)
             }
             _ => return,
-        }
-        if volume.access() == Access::Read {
-            self.shared.writers.lock().0 = Access::Read;
         }
         if let Ok(usage) = volume.usage() {
             *self.shared.usage.lock() = usage;
@@ -634,7 +791,213 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
     }
 
+    /// Does a step of the work that no request has asked for: writes old changes, or ends files.
+    fn work_unasked(&mut self) {
+        if self.shared.has_to_write() {
+            self.write_some();
+        } else {
+            self.end_some();
+        }
+    }
+
+    /// Lets others go on.
+    fn pause(&self) {
+        let mut is_over = false;
+        self.waits.wait(|waker| {
+            if core::mem::replace(&mut is_over, true) {
+                return Poll::Ready(());
+            }
+            waker.wake_by_ref();
+            Poll::Pending
+        });
+    }
+
+    /// Has a page of a file in memory, which was not; returns whether there is room for it. Its bytes are at the start
+    /// of the buffer.
+    fn fill(&mut self, node: &VolumeNode, page: u64) -> Result<bool, Errno> {
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let bytes = &mut self.buffer[..PAGE_SIZE];
+        let read = volume.read(node.number(), page * PAGE_SIZE as u64, bytes).map_err(errno_of)?;
+        bytes[read..].fill(0);
+        Ok(self.shared.enter(node, page, &self.buffer[..PAGE_SIZE]))
+    }
+
+    /// Reads from a place, up to the end of the file: the pages are in memory then, as far as there is room.
+    fn read(&mut self, node: &VolumeNode, offset: u64, length: usize) -> Result<VolumeAnswer, Errno> {
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let size = volume.attributes(node.number()).map_err(errno_of)?.size;
+        let count = size.saturating_sub(offset).min(length as u64) as usize;
+        let mut read = Vec::new();
+        read.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+        while read.len() < count {
+            let at = offset + read.len() as u64;
+            let (page, within) = (at / PAGE_SIZE as u64, at as usize % PAGE_SIZE);
+            let piece = (PAGE_SIZE - within).min(count - read.len());
+            let frame = node.0.pages.lock().page(page);
+            match frame {
+                Some(frame) => {
+                    let done = read.len();
+                    read.resize(done + piece, 0);
+                    frame.read(within, &mut read[done..]);
+                }
+                None => {
+                    self.fill(node, page)?;
+                    read.extend_from_slice(&self.buffer[within..within + piece]);
+                }
+            }
+        }
+        Ok(VolumeAnswer::Bytes(read, count))
+    }
+
+    /// Brings the pages in memory to the state after a write to the volume, which had this size before: they have their
+    /// blocks now.
+    fn enter_written(&mut self, node: &VolumeNode, offset: u64, bytes: &[u8], size: u64) {
+        if offset + bytes.len() as u64 > size {
+            node.0.pages.lock().clear_behind(size);
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let (page, within) = (at / PAGE_SIZE as u64, at as usize % PAGE_SIZE);
+            let piece = &bytes[done..bytes.len().min(done + PAGE_SIZE - within)];
+            done += piece.len();
+            if !node.0.pages.lock().has(page) {
+                // Without memory or an answer of the disk, the page is read when it is wanted.
+                let _ = match piece.len() {
+                    PAGE_SIZE => Ok(self.shared.enter(node, page, piece)),
+                    _ => self.fill(node, page),
+                };
+            }
+            let mut pages = node.0.pages.lock();
+            if let Some(frame) = pages.page(page) {
+                frame.write(within, piece);
+                pages.place(page);
+            }
+        }
+    }
+
+    /// Brings the pages in memory to the state after a change of the file's length.
+    fn cut(&mut self, node: &VolumeNode, length: u64) {
+        {
+            // Together, or a writer would write behind the new end.
+            let mut pages = node.0.pages.lock();
+            let mut attributes = node.0.attributes.lock();
+            pages.clear_behind(attributes.size.min(length));
+            attributes.size = length;
+        }
+        let mut from = 0;
+        loop {
+            let next = node.0.pages.lock().cut(length, from);
+            let Some(next) = next else { break };
+            from = next;
+            self.pause();
+        }
+    }
+
+    /// Writes a piece of a file's changes from a page on, and returns the page to go on with; `None` if there are none
+    /// behind it.
+    fn write_piece(&mut self, inode: &Arc<Inode>, from: u64) -> Option<u64> {
+        let (first, count, size, payer) = {
+            let mut pages = inode.pages.lock();
+            let (first, count) = pages.take_changed(from, &mut self.buffer)?;
+            (first, count, inode.attributes.lock().size, pages.payer)
+        };
+        self.shared.account_for(payer);
+        let start = first * PAGE_SIZE as u64;
+        let length = (count * PAGE_SIZE).min(size.saturating_sub(start) as usize);
+        // The bytes of a file that ends are nobody's.
+        if length > 0 && !inode.is_ending() {
+            let written =
+                self.volume.as_mut().map(|volume| volume.overwrite(inode.number, start, &self.buffer[..length]));
+            if written.is_none_or(|written| written.is_err()) {
+                inode.failures.fetch_add(1, Ordering::Relaxed);
+                self.look_at_access();
+            }
+        }
+        Some(first + count.max(1) as u64)
+    }
+
+    /// Tells the volume when a file was changed last, if all its changes are written, and lets it go then.
+    fn end_writing(&mut self, inode: &Arc<Inode>) {
+        let modified = {
+            let mut pages = inode.pages.lock();
+            if pages.has_changes() { None } else { pages.modified.take() }
+        };
+        if let (Some(stamp), Some(volume)) = (modified, self.volume.as_mut())
+            && !inode.is_ending()
+        {
+            let change = Change { modified: Some(stamp), ..Change::default() };
+            if let Ok(attributes) = volume.set_attributes(inode.number, change) {
+                inode.renew(attributes);
+            }
+        }
+        let pages = inode.pages.lock();
+        let gone = (!pages.has_changes()).then(|| self.shared.changed.lock().files.remove(inode.number.into()));
+        drop(pages);
+        // Perhaps its last use.
+        drop(gone);
+    }
+
+    /// Writes the changes of a file up to now.
+    fn write_file(&mut self, inode: &Arc<Inode>) {
+        let mut from = 0;
+        while let Some(next) = self.write_piece(inode, from) {
+            from = next;
+            self.pause();
+        }
+        self.end_writing(inode);
+    }
+
+    /// Writes the changes of all files up to now.
+    fn write_all(&mut self) {
+        let mut number = 0;
+        while let Some(inode) = self.shared.changed_from(number) {
+            number = u64::from(inode.number) + 1;
+            self.write_file(&inode);
+        }
+    }
+
+    /// Writes a piece of the changes that are old.
+    fn write_some(&mut self) {
+        let (number, from) = self.written_up_to.unwrap_or_default();
+        let Some(inode) = self.shared.changed_from(number) else {
+            // All were seen: those that are left, or have come meanwhile, are young.
+            self.written_up_to = None;
+            self.shared.changed.lock().expires = Machine::now() + time::ticks_at_ns(pages::EXPIRES_NS);
+            return;
+        };
+        let from = if u64::from(inode.number) == number { from } else { 0 };
+        self.written_up_to = Some(match self.write_piece(&inode, from) {
+            Some(next) => (inode.number.into(), next),
+            None => {
+                self.end_writing(&inode);
+                (u64::from(inode.number) + 1, 0)
+            }
+        });
+    }
+
+    /// Has everything that was written last. A failure is one of all open files.
+    fn synchronise(&mut self) -> Result<(), Errno> {
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        volume.synchronise().map_err(errno_of).inspect_err(|_| {
+            self.shared.failures.fetch_add(1, Ordering::Relaxed);
+            self.look_at_access();
+        })
+    }
+
+    /// Has nobody write to a volume that has failed.
+    fn look_at_access(&self) {
+        if self.volume.as_ref().is_some_and(|volume| volume.access() == Access::Read) {
+            self.shared.writers.lock().0 = Access::Read;
+        }
+    }
+
     fn unmount_at_the_end(&mut self) {
+        self.write_all();
+        // Those that could not be written do not last.
+        while let Some(inode) = self.shared.changed_from(0) {
+            self.write_file(&inode);
+        }
         while !self.endings.is_empty() || !self.shared.nameless.lock().is_empty() {
             self.end_some();
         }
@@ -651,6 +1014,22 @@ impl MountedVolume {
     fn used(&self, inode: u32) -> Option<Arc<Inode>> {
         self.inodes.lock().get(inode.into()).and_then(Weak::upgrade)
     }
+
+    /// Returns the first file with changes from this number on.
+    fn changed_from(&self, number: u64) -> Option<Arc<Inode>> {
+        let changed = self.changed.lock();
+        changed.files.first_from(number).and_then(|number| changed.files.get(number)).cloned()
+    }
+
+    /// Enters a page with these bytes into those of a file, which has not got it; returns whether there is room for it.
+    fn enter(&self, node: &VolumeNode, page: u64, bytes: &[u8]) -> bool {
+        if !pages::is_one_free() && !give_back() || !memory::frames::available_to_programs(2) {
+            return false;
+        }
+        let Ok(frame) = Frame::allocate() else { return false };
+        frame.write(0, bytes);
+        node.0.pages.lock().enter(page, frame) != Err(OutOfMemory)
+    }
 }
 
 /// A file in use.
@@ -658,7 +1037,28 @@ struct Inode {
     volume: Arc<MountedVolume>,
     number: u32,
     attributes: Mutex<Attributes>,
+    pages: Mutex<CachedPages>,
+    /// Number of failures to write its changes.
+    failures: AtomicU32,
     _charge: Charge,
+}
+
+impl Inode {
+    /// Brings the attributes to their state on the volume, which has not been told of the last changes of pages.
+    fn renew(&self, mut attributes: Attributes) {
+        let pages = self.pages.lock();
+        let mut present = self.attributes.lock();
+        if pages.modified.is_some() {
+            attributes.times[1..].copy_from_slice(&present.times[1..]);
+        }
+        *present = attributes;
+    }
+
+    /// Whether it has neither a name nor another use than its changes.
+    fn is_ending(self: &Arc<Inode>) -> bool {
+        // That of the volume's coroutine, and that of the list of changed files.
+        Arc::strong_count(self) <= 2 && self.attributes.lock().links == 0
+    }
 }
 
 impl Drop for Inode {
@@ -698,7 +1098,7 @@ impl VolumeNode {
     /// Makes a use of the file with these attributes, which this account pays for. `ENOMEM`.
     fn of(volume: &Arc<MountedVolume>, attributes: Attributes, account: &Arc<Account>) -> Result<VolumeNode, Errno> {
         if let Some(used) = volume.used(attributes.inode) {
-            *used.attributes.lock() = attributes;
+            used.renew(attributes);
             return Ok(VolumeNode(used));
         }
         let charge = account.charge(Resource::Memory, MEMORY_OF_A_NODE)?;
@@ -706,6 +1106,8 @@ impl VolumeNode {
             volume: volume.clone(),
             number: attributes.inode,
             attributes: Mutex::new(attributes),
+            pages: Mutex::default(),
+            failures: AtomicU32::new(0),
             _charge: charge,
         });
         let entered = volume.inodes.lock().insert(attributes.inode.into(), Arc::downgrade(&inode));
@@ -720,6 +1122,94 @@ impl VolumeNode {
     /// Returns its volume.
     pub(crate) fn volume(&self) -> &Arc<MountedVolume> {
         &self.0.volume
+    }
+
+    /// Returns the number of failures to have its changes last, for an open file that reports each once.
+    fn failures(&self) -> u32 {
+        self.0.failures.load(Ordering::Relaxed).wrapping_add(self.volume().failures.load(Ordering::Relaxed))
+    }
+
+    /// Reads a step's bytes from a place, if they are in memory and there is no end before them.
+    fn read_in_place(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Option<Result<usize, Errno>> {
+        let size = self.0.attributes.lock().size;
+        let length = size.saturating_sub(offset).min(buffer.len().min(steps::BYTES) as u64) as usize;
+        let mut frames = SmallVec::<[_; PAGES_OF_A_STEP]>::new();
+        if length > 0 {
+            let mut pages = self.0.pages.lock();
+            for page in pages_of(offset, length) {
+                frames.push(pages.page(page)?);
+            }
+        }
+        let mut done = 0;
+        for frame in frames {
+            let within = (offset + done as u64) as usize % PAGE_SIZE;
+            let piece = (PAGE_SIZE - within).min(length - done);
+            match disk::copy_out(caller, &frame, within, buffer.address() + done, piece) {
+                Ok(()) => done += piece,
+                Err(error) if done == 0 => return Some(Err(error)),
+                Err(_) => break,
+            }
+        }
+        Some(Ok(done))
+    }
+
+    /// Writes a step's bytes to a place, if the pages there are in memory with their blocks, and the file does not end
+    /// before.
+    fn write_in_place(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Option<Result<usize, Errno>> {
+        let (inode, volume) = (&self.0, self.volume());
+        if pages::too_many_changed() || volume.is_read_only() {
+            return None;
+        }
+        let length = buffer.len().min(steps::BYTES);
+        let stamp = now();
+        let mut pages = inode.pages.lock();
+        if offset + length as u64 > inode.attributes.lock().size {
+            return None;
+        }
+        let mut frames = SmallVec::<[_; PAGES_OF_A_STEP]>::new();
+        for page in pages_of(offset, length) {
+            frames.push((page, pages.placed_page(page)?));
+        }
+        let mut is_first = false;
+        if !pages.has_changes() {
+            let mut changed = volume.changed.lock();
+            is_first = changed.files.is_empty();
+            if is_first {
+                changed.expires = Machine::now() + time::ticks_at_ns(pages::EXPIRES_NS);
+            }
+            if changed.files.get(inode.number.into()).is_none() {
+                changed.files.insert(inode.number.into(), inode.clone()).ok()?;
+            }
+        }
+        // Under the lock: a page that is cut off meanwhile must not get bytes behind the new end.
+        let (mut done, mut result) = (0, Ok(()));
+        for (page, frame) in frames {
+            let within = (offset + done as u64) as usize % PAGE_SIZE;
+            let piece = (PAGE_SIZE - within).min(length - done);
+            let (copied, copy) = disk::copy_in(caller, &frame, within, buffer.address() + done, piece);
+            done += copied;
+            if copied > 0 {
+                pages.change(page);
+            }
+            if copy.is_err() {
+                result = copy;
+                break;
+            }
+        }
+        if done > 0 {
+            pages.modified = Some(stamp);
+            pages.payer = caller.number();
+            let seconds = stamp.seconds as u32;
+            inode.attributes.lock().times[1..].fill(seconds);
+        }
+        drop(pages);
+        if is_first {
+            volume.wake();
+        }
+        Some(match result {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        })
     }
 
     /// Returns its attributes.
@@ -766,6 +1256,14 @@ impl VolumeNode {
             changed: time(attributes.times[2]),
         }
     }
+}
+
+/// Pages that a step's bytes lie in.
+const PAGES_OF_A_STEP: usize = steps::BYTES / PAGE_SIZE + 1;
+
+/// Returns the pages in which bytes lie, of which there are some.
+fn pages_of(offset: u64, length: usize) -> core::ops::RangeInclusive<u64> {
+    offset / PAGE_SIZE as u64..=(offset + length as u64 - 1) / PAGE_SIZE as u64
 }
 
 fn errno_of(error: ext4::Error) -> Errno {

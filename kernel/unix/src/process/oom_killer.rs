@@ -7,7 +7,7 @@ use abi_queue::pages::PAGE_SIZE;
 use abi_unix::types::signal;
 use platform::println;
 
-use crate::files::{carriers, disk, remains};
+use crate::files::{carriers, disk, remains, volume};
 use crate::process::exit_status::Ending;
 use crate::process::table::{self, Walk};
 use crate::process::{FIRST, Process, accounts};
@@ -37,7 +37,7 @@ async fn kill_when_short() {
 /// ends, even if another one needs it. The memory of a process that has ended meanwhile is enough.
 pub(crate) fn find_memory() {
     let is_short = || !memory::frames::available_to_programs(accounts::SPARE / PAGE_SIZE);
-    if is_short() && !disk::give_back() {
+    if is_short() && !disk::give_back() && !volume::give_back() {
         end_largest(is_short);
     }
 }

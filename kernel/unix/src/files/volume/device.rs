@@ -5,15 +5,16 @@ use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::{Poll, Waker};
 
+use abi_queue::pages::PAGE_SIZE;
 use abi_unix::{Errno, SystemCall};
 use alloc::sync::Arc;
 use ext4::{Device, DeviceFailed};
 
 use crate::files::disk::{Disk, Synchronisation};
-use crate::files::volume::{Desk, MountedVolume};
+use crate::files::volume::{Desk, MountedVolume, WRITTEN_AT_A_TIME};
 
 /// Bytes that a volume takes with its caches, beside the uses of its files.
-pub(super) const MEMORY: usize = (2 << 20) + kernel_thread::DEEP_STACK_SIZE;
+pub(super) const MEMORY: usize = (2 << 20) + WRITTEN_AT_A_TIME * PAGE_SIZE + kernel_thread::DEEP_STACK_SIZE;
 
 /// A stack on which functions wait.
 pub(super) trait WaitsOnStack {
@@ -89,11 +90,11 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
     let own = volume.clone();
     let mut thread = Thread::new(stack, move |current: &Current<'_>| {
         let waits = OwnStack(current);
-        let mut desk = Desk::new(&own);
+        let mut desk = Desk::new(&own, &waits);
         loop {
             let state = desk.state();
             let Some(job) = waits.wait(|waker| own.next(state, waker)) else { break };
-            own.serve(&mut desk, job, &waits);
+            own.serve(&mut desk, job);
         }
         own.finish(&mut desk);
     });
@@ -122,11 +123,11 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
     let own = volume.clone();
     let mut work = alloc::boxed::Box::pin(async move {
         let in_place = InPlace(own.disk);
-        let mut desk = Desk::new(&own);
+        let mut desk = Desk::new(&own, &in_place);
         loop {
             let state = desk.state();
             let Some(job) = poll_fn(|cx| own.next(state, cx.waker())).await else { break };
-            own.serve(&mut desk, job, &in_place);
+            own.serve(&mut desk, job);
         }
         own.finish(&mut desk);
     });

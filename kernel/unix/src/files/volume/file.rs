@@ -1,7 +1,9 @@
 //! Files and directories of volumes: a kind of open file.
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::{Poll, Waker};
 
+use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use abi_unix::types::{self, Status, open};
 use alloc::sync::Arc;
@@ -18,6 +20,48 @@ use crate::files::volume::{VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmis
 use crate::process::accounts::{Charge, Resource};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps;
+
+/// Number of pages that are read ahead of a reader that goes from page to page: at first, and at most.
+const LEAST_AHEAD: u64 = 4;
+const MOST_AHEAD: u64 = 32;
+
+/// The pages before a reader that goes from page to page.
+#[derive(Default)]
+struct ReadAhead {
+    /// The place at which the last read has ended.
+    read_up_to: u64,
+    /// Number of pages that are read at a time; 0 for a reader that goes here and there.
+    window: u64,
+    /// The page up to which they were asked for.
+    asked_up_to: u64,
+    /// The request for the last ones.
+    submission: Option<VolumeSubmission>,
+}
+
+impl ReadAhead {
+    /// Notes a read of these bytes, of which all were in memory or not; returns the pages to ask for.
+    fn note(&mut self, offset: u64, count: usize, was_there: bool, size: u64) -> Option<(u64, u64)> {
+        let end = offset + count as u64;
+        let goes_on = offset == self.read_up_to;
+        self.read_up_to = end;
+        if !goes_on {
+            (self.window, self.asked_up_to) = (0, 0);
+            return None;
+        }
+        let next = end.div_ceil(PAGE_SIZE as u64);
+        if was_there && (self.asked_up_to == 0 || next + self.window / 2 < self.asked_up_to) {
+            return None;
+        }
+        if self.submission.as_ref().is_some_and(|submission| !submission.is_answered()) {
+            return None;
+        }
+        self.window = (2 * self.window).clamp(LEAST_AHEAD, MOST_AHEAD);
+        let first = next.max(self.asked_up_to);
+        let count = size.div_ceil(PAGE_SIZE as u64).saturating_sub(first).min(self.window);
+        self.asked_up_to = first + count;
+        (count > 0).then_some((first, count))
+    }
+}
 
 /// A transfer that was submitted.
 struct VolumeTransfer {
@@ -37,14 +81,26 @@ struct Stage {
     appends: bool,
     transfer: Option<VolumeTransfer>,
     waiters: Waiters,
+    ahead: ReadAhead,
 }
 
-/// An open file or directory of a volume. One transfer is under way at a time; others wait.
+impl Stage {
+    /// Whether the transfer that is under way is the one of this task.
+    fn is_of(&self, waker: Option<&Waker>) -> bool {
+        let owner = self.transfer.as_ref().map(|transfer| &transfer.owner);
+        owner.is_some_and(|owner| waker.is_some_and(|waker| owner.will_wake(waker)))
+    }
+}
+
+/// An open file or directory of a volume. One transfer with the volume is under way at a time; others wait. Bytes in
+/// memory are read and changed in place, also meanwhile.
 pub(crate) struct VolumeFile {
     node: VolumeNode,
     mount: Arc<Mount>,
     access: Access,
     stage: Mutex<Stage>,
+    /// Number of failures that it has reported, or that were before it was opened.
+    reported: AtomicU32,
 }
 
 impl VolumeFile {
@@ -62,7 +118,14 @@ impl VolumeFile {
             }
             writers.1 += 1;
         }
-        Ok(VolumeFile { node, mount, access, stage: Mutex::new(Stage { appends, ..Stage::default() }) })
+        let reported = AtomicU32::new(node.failures());
+        Ok(VolumeFile { node, mount, access, stage: Mutex::new(Stage { appends, ..Stage::default() }), reported })
+    }
+
+    /// Returns `EIO` if anything could not be written since this was last reported for the open file.
+    pub(crate) fn report_failures(&self) -> Result<(), Errno> {
+        let failures = self.node.failures();
+        if self.reported.swap(failures, Ordering::Relaxed) == failures { Ok(()) } else { Err(Errno::EIO) }
     }
 
     /// Returns the file.
@@ -133,10 +196,20 @@ impl VolumeFile {
         if self.is_directory() {
             return Poll::Ready(Err(Errno::EISDIR));
         }
-        // A transfer is its task's, which has a waker. The first attempt in place has none.
-        let Some(waker) = waker else { return Poll::Pending };
         let mut stage = self.stage.lock();
         let offset = at.unwrap_or(stage.position);
+        if !stage.is_of(waker)
+            && let Some(read) = self.node.read_in_place(caller, buffer, offset)
+        {
+            let count = read?;
+            if at.is_none() {
+                stage.position = offset + count as u64;
+            }
+            self.read_ahead(&mut stage, caller, offset, count, true);
+            return Poll::Ready(Ok(count));
+        }
+        // A transfer is its task's, which has a waker. The first attempt in place has none.
+        let Some(waker) = waker else { return Poll::Pending };
         match Self::look(&mut stage, waker) {
             None => {}
             Some(Poll::Pending) => return Poll::Pending,
@@ -163,13 +236,37 @@ impl VolumeFile {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
         let request = VolumeRequest::Read { node: self.node.clone(), offset, bytes };
-        self.begin(&mut stage, caller, waker, request, (Some(offset), length, charge))
+        let begun = self.begin(&mut stage, caller, waker, request, (Some(offset), length, charge));
+        self.read_ahead(&mut stage, caller, offset, length, false);
+        begun
+    }
+
+    /// Asks for the pages before a reader that goes from page to page.
+    fn read_ahead(&self, stage: &mut Stage, caller: &dyn Caller, offset: u64, count: usize, was_there: bool) {
+        let size = self.node.attributes().size;
+        if let Some((first, count)) = stage.ahead.note(offset, count, was_there, size) {
+            // Without it the reader waits a little longer.
+            stage.ahead.submission =
+                self.submit(caller, VolumeRequest::ReadAhead { node: self.node.clone(), first, count }).ok();
+        }
     }
 
     /// Writes at a place, or at the position, which moves.
     fn write_to(&self, caller: &dyn Caller, buffer: UserBuffer, at: Option<u64>, waker: Option<&Waker>) -> Attempt {
-        let Some(waker) = waker else { return Poll::Pending };
         let mut stage = self.stage.lock();
+        let offset = at.unwrap_or(stage.position);
+        if !stage.is_of(waker) && !stage.appends && !buffer.is_empty() && offset < i64::MAX as u64 {
+            caller.account().admit()?;
+            if let Some(written) = self.node.write_in_place(caller, buffer, offset) {
+                let count = written?;
+                if at.is_none() {
+                    stage.position = offset + count as u64;
+                }
+                return Poll::Ready(Ok(count));
+            }
+        }
+        let Some(waker) = waker else { return Poll::Pending };
+        let length = buffer.len().min(steps::BYTES);
         match Self::look(&mut stage, waker) {
             None => {}
             Some(Poll::Pending) => return Poll::Pending,
@@ -183,7 +280,6 @@ impl VolumeFile {
                 }
             }
         }
-        let length = buffer.len().min(steps::BYTES);
         if length == 0 {
             return Poll::Ready(Ok(0));
         }
@@ -336,9 +432,197 @@ impl FileOperations for VolumeFile {
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
+    use proptest::prelude::*;
+    use std::vec;
 
     use super::*;
+    use crate::files::disk::tests::{SECOND, SECOND_FAILS};
+    use crate::files::volume::pages::EXPIRES_NS;
     use crate::files::volume::tests::{mount, open, unmount, with_volume};
+    use crate::testing::Program;
+
+    const CREATED: u32 = types::open::CREAT | types::open::RDWR;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(usize, usize),
+        Read(usize, usize),
+        Truncate(usize),
+        Append(usize),
+        Synchronise,
+        /// The first page again and again, which is in memory.
+        Overwrite(usize),
+        GiveBack,
+        OpenAgain,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let place = || prop_oneof![0..100usize, 4000..4200usize, 8000..20_000usize];
+        let length = || prop_oneof![1..50usize, 4090..4100usize, 9000..12_000usize];
+        prop_oneof![
+            3 => (place(), length()).prop_map(|(at, length)| Step::Write(at, length)),
+            3 => (place(), length()).prop_map(|(at, length)| Step::Read(at, length)),
+            1 => place().prop_map(Step::Truncate),
+            1 => length().prop_map(Step::Append),
+            1 => Just(Step::Synchronise),
+            3 => (1..4096usize).prop_map(Step::Overwrite),
+            1 => Just(Step::GiveBack),
+            1 => Just(Step::OpenAgain),
+        ]
+    }
+
+    /// Does the steps with a file and with a vector, which agree, also after an unmount.
+    fn compare(program: &mut Program, steps: &[Step]) {
+        assert_eq!(mount(program, 0), Ok(0));
+        let (mut file, mut model) = (open(program, "file", CREATED).unwrap(), Vec::new());
+        let place = program.place(20_000);
+        let put = |model: &mut Vec<u8>, at: usize, bytes: &[u8]| {
+            model.resize(model.len().max(at + bytes.len()), 0);
+            model[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        let check = |program: &mut Program, file: usize, model: &[u8], at: usize, length: usize| {
+            let expected = model.get(at..model.len().min(at + length)).unwrap_or_default();
+            assert_eq!(program.call(SystemCall::ReadAt, [file, place, length, at]), Ok(expected.len()));
+            assert!(program.read(place, expected.len()) == expected, "{length} bytes from {at} on");
+        };
+        for (number, step) in steps.iter().enumerate() {
+            let bytes = |length: usize| (0..length).map(|index| (index + 7 * number) as u8).collect::<Vec<_>>();
+            let (at, bytes) = match *step {
+                Step::Write(at, length) => (at, bytes(length)),
+                Step::Append(length) => (model.len(), bytes(length)),
+                Step::Overwrite(length) => (0, bytes(length)),
+                Step::Read(at, length) => {
+                    check(program, file, &model, at, length);
+                    continue;
+                }
+                Step::Truncate(length) => {
+                    assert_eq!(program.call(SystemCall::Truncate, [file, length]), Ok(0));
+                    model.resize(length, 0);
+                    continue;
+                }
+                Step::Synchronise => {
+                    assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
+                    continue;
+                }
+                Step::GiveBack => {
+                    crate::files::volume::give_back();
+                    continue;
+                }
+                Step::OpenAgain => {
+                    program.call(SystemCall::Close, [file]).unwrap();
+                    file = open(program, "file", CREATED).unwrap();
+                    continue;
+                }
+            };
+            program.write(place, &bytes);
+            assert_eq!(program.call(SystemCall::WriteAt, [file, place, bytes.len(), at]), Ok(bytes.len()));
+            put(&mut model, at, &bytes);
+        }
+        check(program, file, &model, 0, 20_000);
+        check(program, file, &model, 20_000, 20_000);
+        program.call(SystemCall::Close, [file]).unwrap();
+        assert_eq!(unmount(program), Ok(0));
+        assert_eq!(mount(program, 0), Ok(0));
+        let file = open(program, "file", 0).unwrap();
+        check(program, file, &model, 0, 20_000);
+        check(program, file, &model, 20_000, 20_000);
+        program.call(SystemCall::Close, [file]).unwrap();
+        assert_eq!(unmount(program), Ok(0));
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(24))]
+
+        #[test]
+        fn a_file_of_a_volume_behaves_as_a_vector_and_lasts(steps in prop::collection::vec(step(), 0..24)) {
+            with_volume(move |program| compare(program, &steps));
+        }
+    }
+
+    fn is_on_the_disk(bytes: &[u8]) -> bool {
+        SECOND.lock().unwrap().windows(bytes.len()).step_by(4096).any(|block| block == bytes)
+    }
+
+    /// Makes a file of one page, which is on the disk, and returns a change of it that is in memory.
+    fn changed(program: &mut Program, file: usize) -> [u8; 32] {
+        let place = program.store(&[1; 4096]);
+        assert_eq!(program.call(SystemCall::WriteAt, [file, place, 4096, 0]), Ok(4096));
+        assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
+        let change = *b"these bytes are changed in place";
+        let place = program.store(&change);
+        assert_eq!(program.call(SystemCall::WriteAt, [file, place, 32, 0]), Ok(32));
+        assert!(!is_on_the_disk(&change), "the change waits");
+        change
+    }
+
+    #[test]
+    fn changes_are_written_after_some_time() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let change = changed(program, file);
+            // Also of a file that nobody has open.
+            program.call(SystemCall::Close, [file]).unwrap();
+            program.sleep_ns(EXPIRES_NS as usize / 2);
+            assert!(!is_on_the_disk(&change));
+            program.sleep_ns(EXPIRES_NS as usize);
+            let volume = crate::files::volume::all().pop().unwrap();
+            assert!(volume.changed.lock().files.is_empty(), "the volume has it, whose own caches go on");
+            assert_eq!(program.call(SystemCall::Synchronise, []), Ok(0));
+            assert!(is_on_the_disk(&change));
+            drop(volume);
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_written_is_told_once_to_each_open_file() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let (first, second) = (open(program, "file", CREATED).unwrap(), open(program, "file", CREATED).unwrap());
+            let _ = changed(program, first);
+            SECOND_FAILS.store(true, Ordering::Relaxed);
+            let results = [first, first, second, second].map(|file| program.call(SystemCall::SynchroniseFile, [file]));
+            assert_eq!(results, [Err(Errno::EIO), Ok(0), Err(Errno::EIO), Ok(0)]);
+            SECOND_FAILS.store(false, Ordering::Relaxed);
+            let place = program.place(10);
+            // The disk could not be read either when the volume was to go on for reading.
+            assert_eq!(program.call(SystemCall::WriteAt, [first, place, 10, 0]), Err(Errno::EIO));
+            for file in [first, second] {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn a_reader_of_pages_in_memory_needs_no_disk() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let place = program.store(&vec![9; 20_000]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 20_000]), Ok(20_000));
+            SECOND_FAILS.store(true, Ordering::Relaxed);
+            assert_eq!(program.call(SystemCall::ReadAt, [file, place, 19_000, 500]), Ok(19_000));
+            SECOND_FAILS.store(false, Ordering::Relaxed);
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn a_reader_that_goes_on_has_more_and_more_pages_read_ahead() {
+        let mut ahead = ReadAhead::default();
+        let size = 1 << 20;
+        assert_eq!(ahead.note(0, 8192, false, size), Some((2, 4)));
+        assert_eq!(ahead.note(8192, 4096, true, size), None, "there is enough before it");
+        assert_eq!(ahead.note(12_288, 4096, true, size), Some((6, 8)));
+        assert_eq!(ahead.note(0, 4096, true, size), None, "it has gone back");
+        assert_eq!(ahead.note(4096, 4096, false, size), Some((2, 4)));
+        let mut end = ReadAhead::default();
+        assert_eq!(end.note(0, 4096, false, 4097), Some((1, 1)), "up to the end of the file");
+        assert_eq!(end.note(4096, 1, false, 4097), None);
+    }
 
     #[test]
     fn files_have_positions_and_directories_entries() {

@@ -1,0 +1,476 @@
+//! The pages of a volume's files that are in memory (Linux: the page cache).
+//!
+//! The pages of a file in use lie in a [memory object](MemoryObject), where programs that read, write or map the file
+//! find the same bytes. A page gets there on the volume's stack alone, filled before anybody sees it. A reader copies
+//! pages that are there in place, and a writer those that have a block of the volume: neither asks the volume then.
+//! The first write to a page goes to the volume, which gives it its block, so that a full volume refuses the write
+//! itself and no later one (`ENOSPC`).
+//!
+//! # Changes
+//! Changed pages are written by `fsync` and its like, by the volume's coroutine when they are [old](EXPIRES_NS) or
+//! many, and before the volume ends. Writers that meet [too many](too_many_changed) of them write through the volume's
+//! stack, and wait for it.
+//!
+//! # Memory
+//! The pages are the machine's, as those of disks: no process pays for them, they have a limit, and those that are as
+//! on the volume are given back when memory is short, the ones first that were not used since the last look (*clock*).
+//! A file that is mapped keeps its pages.
+//!
+//! # Locks
+//! A file's pages have one lock, taken before the one of its attributes and those of address spaces.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use abi_queue::pages::PAGE_SIZE;
+use ext4::Stamp;
+use memory::object::{Absent, MOST_PAGES, ObjectPages, Payer};
+use memory::{Frame, MemoryObject, OutOfMemory, SharedFrame};
+use tables::Ordered;
+
+use crate::files::remains::{self, Remain};
+use crate::process::futex::Futexes;
+
+/// Share of the machine's memory that the pages of all files of volumes may take.
+const SHARE: usize = 4;
+/// Share of the machine's memory that pages may take that were changed and not written (Linux: `dirty_ratio`, of the
+/// available memory). From half of that on they are written without waiting for their age.
+const CHANGED_SHARE: usize = 10;
+/// Age at which changes are written (Linux: `dirty_expire_centisecs`).
+pub(super) const EXPIRES_NS: u64 = 30_000_000_000;
+/// Number of groups of pages that are looked at for some to give back, at a time.
+const GROUPS_AT_A_TIME: usize = 16;
+/// Pages of a group.
+const GROUP: u64 = u64::BITS as u64;
+
+/// Bytes of the pages of all files, with their records in the objects.
+static CACHED: AtomicUsize = AtomicUsize::new(0);
+/// Number of changed pages of all files.
+static CHANGED: AtomicUsize = AtomicUsize::new(0);
+
+fn share_of_memory(share: usize) -> usize {
+    memory::frames::total_frames() / share
+}
+
+/// Whether writers must wait for the volume.
+pub(super) fn too_many_changed() -> bool {
+    CHANGED.load(Ordering::Relaxed) >= share_of_memory(CHANGED_SHARE)
+}
+
+/// Whether changes are to be written, whatever their age is.
+pub(super) fn many_changed() -> bool {
+    CHANGED.load(Ordering::Relaxed) >= share_of_memory(CHANGED_SHARE * 2)
+}
+
+/// Whether there may be one more page.
+pub(super) fn is_one_free() -> bool {
+    memory::frames::available_to_programs(2)
+        && CACHED.load(Ordering::Relaxed) + PAGE_SIZE <= share_of_memory(SHARE) * PAGE_SIZE
+}
+
+/// The machine, which has the pages of a file, with the number of their bytes.
+#[derive(Default)]
+struct CachePayer(AtomicUsize);
+
+impl Payer for CachePayer {
+    fn pay(&self, bytes: usize) -> Result<(), OutOfMemory> {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        CACHED.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn repay(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+        CACHED.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn free(self: Box<Self>, pages: ObjectPages) {
+        remains::leave(FreedPages { pages, payer: self });
+    }
+}
+
+/// Pages of a file that is not in use any more.
+struct FreedPages {
+    pages: ObjectPages,
+    payer: Box<CachePayer>,
+}
+
+impl Remain for FreedPages {
+    fn owner(&self) -> Option<u32> {
+        None
+    }
+
+    fn step(&mut self) -> bool {
+        !self.pages.free_some()
+    }
+}
+
+impl Drop for FreedPages {
+    fn drop(&mut self) {
+        CACHED.fetch_sub(self.payer.0.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// State of 64 neighbouring pages, a bit for each.
+#[derive(Clone, Copy, Default)]
+struct Marks {
+    /// It is in memory.
+    present: u64,
+    /// It has its block of the volume.
+    placed: u64,
+    /// It was changed, and is to be written.
+    changed: u64,
+    /// It was used since the last look for pages to give back.
+    used: u64,
+}
+
+/// Returns the group of a page, and its bit there.
+fn place_of(page: u64) -> (u64, u64) {
+    (page / GROUP, 1 << (page % GROUP))
+}
+
+/// The pages of a file that are in memory.
+#[derive(Default)]
+pub(super) struct CachedPages {
+    object: Option<Arc<MemoryObject>>,
+    marks: Ordered<Marks>,
+    changed: usize,
+    /// Time of the last change that the volume has not been told.
+    pub(super) modified: Option<Stamp>,
+    /// The process that has changed a page last.
+    pub(super) payer: u32,
+    /// The group at which the next look for pages to give back begins.
+    hand: u64,
+}
+
+impl CachedPages {
+    /// Returns a page, if it is there.
+    pub(super) fn page(&mut self, page: u64) -> Option<SharedFrame> {
+        let (group, bit) = place_of(page);
+        let marks = self.marks.get_mut(group).filter(|marks| marks.present & bit != 0)?;
+        marks.used |= bit;
+        self.object.as_ref()?.present(page as usize)
+    }
+
+    /// Returns a page, if it is there and has its block.
+    pub(super) fn placed_page(&mut self, page: u64) -> Option<SharedFrame> {
+        let (group, bit) = place_of(page);
+        self.marks.get(group).filter(|marks| marks.placed & bit != 0)?;
+        self.page(page)
+    }
+
+    /// Whether a page is there.
+    pub(super) fn has(&self, page: u64) -> bool {
+        let (group, bit) = place_of(page);
+        self.marks.get(group).is_some_and(|marks| marks.present & bit != 0)
+    }
+
+    /// Whether any page was changed.
+    pub(super) fn has_changes(&self) -> bool {
+        self.changed > 0
+    }
+
+    /// Makes a frame with the bytes of a page that is not there the page.
+    pub(super) fn enter(&mut self, page: u64, frame: Frame) -> Result<(), OutOfMemory> {
+        if page >= MOST_PAGES as u64 {
+            return Err(OutOfMemory);
+        }
+        let (group, bit) = place_of(page);
+        let object = self.object.get_or_insert_with(|| {
+            let payer = Box::<CachePayer>::default();
+            Arc::new(MemoryObject::new(Absent::BeyondTheEnd, payer, Arc::new(Futexes::default())))
+        });
+        if self.marks.get(group).is_none() {
+            self.marks.insert(group, Marks::default()).map_err(|_| OutOfMemory)?;
+        }
+        object.enter(page as usize, frame)?;
+        if let Some(marks) = self.marks.get_mut(group) {
+            marks.present |= bit;
+            marks.used |= bit;
+        }
+        Ok(())
+    }
+
+    /// Notes that a page has its block.
+    pub(super) fn place(&mut self, page: u64) {
+        let (group, bit) = place_of(page);
+        if let Some(marks) = self.marks.get_mut(group) {
+            marks.placed |= bit & marks.present;
+        }
+    }
+
+    /// Notes that a page that has its block was changed.
+    pub(super) fn change(&mut self, page: u64) {
+        let (group, bit) = place_of(page);
+        if let Some(marks) = self.marks.get_mut(group).filter(|marks| marks.changed & bit == 0) {
+            marks.changed |= bit;
+            self.changed += 1;
+            CHANGED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes changed neighbours from a page on, as many as the buffer holds, as unchanged: copies them to the buffer,
+    /// and returns the first and their number.
+    pub(super) fn take_changed(&mut self, from: u64, buffer: &mut [u8]) -> Option<(u64, usize)> {
+        let mut first = from;
+        loop {
+            let group = self.marks.first_from(first / GROUP)?;
+            first = first.max(group * GROUP);
+            let rest = self.marks.get(group)?.changed >> (first % GROUP);
+            if rest != 0 {
+                first += u64::from(rest.trailing_zeros());
+                break;
+            }
+            first = (group + 1) * GROUP;
+        }
+        let mut count = 0;
+        for place in buffer.chunks_exact_mut(PAGE_SIZE) {
+            let (group, bit) = place_of(first + count as u64);
+            let Some(marks) = self.marks.get_mut(group).filter(|marks| marks.changed & bit != 0) else { break };
+            marks.changed &= !bit;
+            self.unchanged(1);
+            let Some(frame) = self.page(first + count as u64) else { break };
+            frame.read(0, place);
+            count += 1;
+        }
+        Some((first, count))
+    }
+
+    fn unchanged(&mut self, count: usize) {
+        self.changed -= count;
+        CHANGED.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Fills a page that is there with zeros from a byte of the file on.
+    pub(super) fn clear_behind(&mut self, byte: u64) {
+        let (page, within) = (byte / PAGE_SIZE as u64, byte as usize % PAGE_SIZE);
+        if within > 0
+            && let Some(frame) = self.page(page)
+        {
+            let mut at = within;
+            while at < PAGE_SIZE {
+                at += frame.write(at, &[0; 256]);
+            }
+        }
+    }
+
+    /// Forgets pages behind a byte of the file, which ends there now, those of one group from this one on; returns the
+    /// group to go on with. Pages that are mapped are filled with zeros instead, and are as those of a hole.
+    pub(super) fn cut(&mut self, length: u64, from: u64) -> Option<u64> {
+        let first = length.div_ceil(PAGE_SIZE as u64);
+        let group = self.marks.first_from(from.max(first / GROUP))?;
+        let kept = if group * GROUP >= first { 0 } else { (1 << (first % GROUP)) - 1 };
+        let marks = self.marks.get_mut(group)?;
+        let gone = marks.present & !kept;
+        let unchanged = (marks.changed & gone).count_ones() as usize;
+        marks.placed &= kept;
+        marks.changed &= kept;
+        match self.object.as_mut().map(Arc::get_mut) {
+            Some(Some(object)) => {
+                bits(gone).for_each(|bit| drop(object.take((group * GROUP + bit) as usize)));
+                marks.present &= kept;
+                if marks.present == 0 {
+                    self.marks.remove(group);
+                }
+            }
+            _ => bits(gone).filter_map(|bit| self.page(group * GROUP + bit)).for_each(|frame| frame.zero()),
+        }
+        self.unchanged(unchanged);
+        Some(group + 1)
+    }
+
+    /// Gives back pages that are as on the volume and were not used since the last look, of some groups; returns their
+    /// number.
+    pub(super) fn give_back(&mut self) -> usize {
+        let Some(object) = self.object.as_mut().and_then(Arc::get_mut) else { return 0 };
+        let mut given = 0;
+        for _ in 0..GROUPS_AT_A_TIME.min(self.marks.len()) {
+            let Some(group) = self.marks.first_from(self.hand).or_else(|| self.marks.first_from(0)) else { break };
+            self.hand = group + 1;
+            let Some(marks) = self.marks.get_mut(group) else { break };
+            let gone = marks.present & !marks.changed & !marks.used;
+            marks.used = 0;
+            marks.present &= !gone;
+            marks.placed &= !gone;
+            if marks.present == 0 {
+                self.marks.remove(group);
+            }
+            for bit in bits(gone) {
+                drop(object.take((group * GROUP + bit) as usize));
+                given += 1;
+            }
+        }
+        given
+    }
+}
+
+impl Drop for CachedPages {
+    fn drop(&mut self) {
+        self.unchanged(self.changed);
+    }
+}
+
+/// Returns the numbers of the bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = u64> {
+    core::iter::from_fn(move || {
+        let first = (set != 0).then(|| u64::from(set.trailing_zeros()));
+        set &= set.wrapping_sub(1);
+        first
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Enter(u64),
+        Place(u64),
+        Change(u64),
+        Take(u64, usize),
+        Cut(u64),
+        GiveBack,
+        Map(bool),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let page = || prop_oneof![0..6u64, 60..70u64, 126..130u64];
+        prop_oneof![
+            4 => page().prop_map(Step::Enter),
+            3 => page().prop_map(Step::Place),
+            3 => page().prop_map(Step::Change),
+            2 => (page(), 1..4usize).prop_map(|(page, most)| Step::Take(page, most)),
+            2 => (page(), 0..PAGE_SIZE as u64).prop_map(|(page, within)| Step::Cut(page * PAGE_SIZE as u64 + within)),
+            2 => Just(Step::GiveBack),
+            1 => any::<bool>().prop_map(Step::Map),
+        ]
+    }
+
+    /// A page of the model: its byte, and whether it has its block, was changed, and was used.
+    #[derive(Clone, Copy)]
+    struct Known {
+        byte: u8,
+        placed: bool,
+        changed: bool,
+        used: bool,
+    }
+
+    fn frame_of(byte: u8) -> Frame {
+        let frame = Frame::allocate().unwrap();
+        frame.write(0, &[byte; PAGE_SIZE]);
+        frame
+    }
+
+    fn last_byte(frame: &SharedFrame) -> u8 {
+        let mut byte = [0];
+        frame.read(PAGE_SIZE - 1, &mut byte);
+        byte[0]
+    }
+
+    fn compare(steps: &[Step]) {
+        let mut pages = CachedPages::default();
+        let mut model = BTreeMap::<u64, Known>::new();
+        let mut mapping = None;
+        for (number, step) in steps.iter().enumerate() {
+            match *step {
+                Step::Enter(page) if !model.contains_key(&page) => {
+                    let byte = number as u8 | 1;
+                    assert_eq!(pages.enter(page, frame_of(byte)), Ok(()));
+                    model.insert(page, Known { byte, placed: false, changed: false, used: true });
+                }
+                Step::Enter(page) => assert!(pages.has(page)),
+                Step::Place(page) => {
+                    pages.place(page);
+                    model.entry(page).and_modify(|known| known.placed = true);
+                }
+                Step::Change(page) => {
+                    let found = pages.placed_page(page);
+                    assert_eq!(found.is_some(), model.get(&page).is_some_and(|known| known.placed));
+                    if found.is_some() {
+                        pages.change(page);
+                        model.entry(page).and_modify(|known| (known.changed, known.used) = (true, true));
+                    }
+                }
+                Step::Take(from, most) => {
+                    let mut buffer = std::vec![0; most * PAGE_SIZE];
+                    let first = model.range(from..).find(|(_, known)| known.changed).map(|(page, _)| *page);
+                    let found = pages.take_changed(from, &mut buffer);
+                    assert_eq!(found.map(|(page, _)| page), first);
+                    let Some((first, count)) = found else { continue };
+                    let is_changed = |page| model.get(&page).is_some_and(|known: &Known| known.changed);
+                    let run = (first..).take(most).take_while(|page| is_changed(*page)).count();
+                    assert_eq!(count, run);
+                    for (place, page) in (first..).take(count).enumerate() {
+                        let known = model.get_mut(&page).unwrap();
+                        (known.changed, known.used) = (false, true);
+                        assert_eq!(buffer[(place + 1) * PAGE_SIZE - 1], known.byte);
+                    }
+                }
+                Step::Cut(length) => {
+                    let mut from = 0;
+                    pages.clear_behind(length);
+                    while let Some(next) = pages.cut(length, from) {
+                        from = next;
+                    }
+                    let (page, within) = (length / PAGE_SIZE as u64, length % PAGE_SIZE as u64);
+                    if within > 0 {
+                        model.entry(page).and_modify(|known| (known.byte, known.used) = (0, true));
+                    }
+                    let first = length.div_ceil(PAGE_SIZE as u64);
+                    match mapping {
+                        None => model.retain(|page, _| *page < first),
+                        Some(_) => model.range_mut(first..).for_each(|(_, known)| {
+                            *known = Known { byte: 0, placed: false, changed: false, used: true };
+                        }),
+                    }
+                }
+                Step::GiveBack => {
+                    let gone = |known: &Known| !known.changed && !known.used;
+                    let expected = model.values().filter(|known| gone(known)).count();
+                    let given = pages.give_back();
+                    if mapping.is_some() {
+                        assert_eq!(given, 0);
+                    } else {
+                        assert_eq!(given, expected);
+                        model.retain(|_, known| !gone(known));
+                        model.values_mut().for_each(|known| known.used = false);
+                    }
+                }
+                Step::Map(maps) => mapping = pages.object.clone().filter(|_| maps),
+            }
+            assert_eq!(pages.has_changes(), model.values().any(|known| known.changed));
+        }
+        for page in 0..130 {
+            let found = pages.page(page).map(|frame| last_byte(&frame));
+            assert_eq!(found, model.get(&page).map(|known| known.byte), "page {page}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(64))]
+
+        #[test]
+        fn pages_are_found_written_cut_off_and_given_back_as_those_of_a_map(
+            steps in prop::collection::vec(step(), 0..60),
+        ) {
+            crate::testing::run(move |_| {
+                let before = CACHED.load(Ordering::Relaxed);
+                compare(&steps);
+                while remains::free_any() {}
+                assert_eq!((CACHED.load(Ordering::Relaxed), CHANGED.load(Ordering::Relaxed)), (before, 0));
+            });
+        }
+    }
+
+    #[test]
+    fn bits_are_counted_from_the_lowest_one() {
+        assert_eq!(bits(1 << 63 | 0b101).collect::<Vec<_>>(), [0, 2, 63]);
+    }
+}
