@@ -124,7 +124,9 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             cops::println!("restarting");
             i32::from(system::system::restart().is_err())
         }
-        "use-volume" | "write-volume" => crate::ext4::act(name).await,
+        "use-volume" | "write-volume" | "map-volume" | "run-from-volume" | "end-on-volume" => {
+            crate::ext4::act(name).await
+        }
         "use-disk" | "write-disk" | "check-disk" => crate::disk::act(name).await,
         "touch" => touch(bytes(argument)),
         "orphan" => orphan().await,

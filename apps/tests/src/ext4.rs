@@ -10,11 +10,12 @@ use alloc::vec::Vec;
 use core::ffi::CStr;
 
 use abi_unix::types::mounting::flag;
-use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, mode, open};
+use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, mapping, mode, open, protection};
 use abi_unix::{Errno, SystemCall};
 use cops::file::{File, SeekFrom};
+use cops::process::{Command, Ending};
 use cops::system::file as sync;
-use cops::system::process;
+use cops::system::{memory, process};
 
 use crate::harness::{self, Outcome, call};
 use crate::{check, check_eq, must};
@@ -213,8 +214,118 @@ pub async fn processes_end_in_the_middle_of_operations() -> Outcome {
     Ok(())
 }
 
+/// Puts a file that can be executed on the volume.
+async fn put_program(path: &str, bytes: Vec<u8>) -> cops::system::Result<()> {
+    cops::file::write(path, bytes).await?;
+    let file = File::open_with(path, open::RDONLY)?;
+    call(SystemCall::ChangeMode, [file.descriptor().raw() as usize, 0o755, 0, 0, 0, 0]).map(drop)
+}
+
+pub async fn programs_run_from_a_volume() -> Outcome {
+    if !must!(mount(c"/dev/vdb", 0)) {
+        return Ok(());
+    }
+    let own = must!(cops::file::read(harness::OWN_PATH).await);
+    must!(put_program("/tmp/volume/program", own).await);
+    let hello = must!(cops::file::read("/bin/hello").await);
+    must!(put_program("/tmp/volume/hello", hello).await);
+    must!(put_program("/tmp/volume/script", b"#!/tmp/volume/hello\n".to_vec()).await);
+    must!(unmount_and_mount());
+    let run = async |command: Command| -> cops::system::Result<_> { command.spawn()?.wait().await };
+    // From the disk, and from memory.
+    for _ in 0..2 {
+        let program = Command::new("/tmp/volume/program").argument("--act").argument("end-on-volume");
+        check_eq!(run(program).await, Ok(Ending::Exited(0)));
+        check_eq!(run(Command::new("/tmp/volume/script")).await, Ok(Ending::Exited(0)));
+    }
+    must!(cops::file::write("/tmp/volume/plain", b"no program".to_vec()).await);
+    check_eq!(Command::new("/tmp/volume/plain").spawn().err(), Some(Errno::EACCES));
+    must!(put_program("/tmp/volume/plain", b"no program".to_vec()).await);
+    check_eq!(Command::new("/tmp/volume/plain").spawn().err(), Some(Errno::ENOEXEC));
+    // A process ends while its program is read from the disk.
+    must!(unmount_and_mount());
+    for round in 0..4u64 {
+        let child = must!(harness::act("run-from-volume"));
+        cops::sleep(cops::time::Duration::from_millis(round * 2)).await;
+        must!(child.kill());
+        must!(child.wait().await);
+    }
+    for name in ["program", "hello", "script", "plain"] {
+        must!(cops::file::remove(&format!("/tmp/volume/{name}")));
+    }
+    must!(unmount());
+    Ok(())
+}
+
+fn unmount_and_mount() -> cops::system::Result<()> {
+    sync::unmount(AT, 0)?;
+    sync::mount_device(c"/dev/vdb", AT, c"ext4", 0)
+}
+
+pub async fn a_mapped_file_is_cut_off_beside_its_readers() -> Outcome {
+    const LENGTH: usize = 40_000;
+    if !must!(mount(c"/dev/vdb", 0)) {
+        return Ok(());
+    }
+    must!(cops::file::write("/tmp/volume/mapped", vec![7; LENGTH]).await);
+    let children = [must!(harness::act("map-volume")), must!(harness::act("map-volume"))];
+    let file = must!(File::open_with("/tmp/volume/mapped", open::RDWR));
+    let descriptor = file.descriptor().raw() as usize;
+    for round in 0..60usize {
+        let length = round * 977 % LENGTH;
+        must!(call(SystemCall::Truncate, [descriptor, length, 0, 0, 0, 0]));
+        must!(call(SystemCall::Truncate, [descriptor, LENGTH, 0, 0, 0, 0]));
+        let bytes = must!(cops::file::read("/tmp/volume/mapped").await);
+        check!(bytes.len() == LENGTH && bytes.iter().all(|byte| matches!(byte, 0 | 7 | 9)), "round {round}");
+    }
+    for child in &children {
+        must!(child.kill());
+    }
+    for child in children {
+        must!(child.wait().await);
+    }
+    drop(file);
+    must!(cops::file::remove("/tmp/volume/mapped"));
+    must!(unmount());
+    Ok(())
+}
+
+/// Maps the file of the test, and stores to it until the end of the process.
+fn store_to_mapping() -> cops::system::Result<()> {
+    let file = File::open_with("/tmp/volume/mapped", open::RDWR)?;
+    let protection = protection::READ | protection::WRITE;
+    let descriptor = file.descriptor().raw();
+    // SAFETY: a mapping at an address of the kernel's choice overlaps nothing that exists.
+    let start = unsafe { memory::map_with(0, 32_768, protection, mapping::SHARED, descriptor, 0)? };
+    for round in 0.. {
+        // SAFETY: the mapping is that long, and its pages stay when the file is cut off.
+        unsafe { start.add(round * 61 % 32_768).write_volatile(9) };
+        if round % 1000 == 0 {
+            call(SystemCall::SynchroniseMemory, [start.addr(), 32_768, 4, 0, 0, 0])?;
+        }
+    }
+    Ok(())
+}
+
 /// Acts of child processes, and of the machine's first process in a boot of its own.
 pub async fn act(name: &str) -> i32 {
+    if name == "end-on-volume" {
+        return 0;
+    }
+    if name == "map-volume" {
+        return i32::from(store_to_mapping().is_err());
+    }
+    if name == "run-from-volume" {
+        loop {
+            let Ok(child) = Command::new("/tmp/volume/program").argument("--act").argument("end-on-volume").spawn()
+            else {
+                return 1;
+            };
+            if child.wait().await != Ok(Ending::Exited(0)) {
+                return 1;
+            }
+        }
+    }
     if name == "use-volume" {
         for number in 0u32.. {
             let path = format!("/tmp/volume/child-{}-{number}", process::number());

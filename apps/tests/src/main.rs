@@ -122,6 +122,8 @@ const TESTS: &[Test] = tests![
     ext4::many_names_in_a_directory;
     ext4::many_tasks_use_a_volume_at_once;
     ext4::processes_end_in_the_middle_of_operations;
+    ext4::programs_run_from_a_volume;
+    ext4::a_mapped_file_is_cut_off_beside_its_readers;
     pipe::synchronous;
     pipe::asynchronous_as_in_the_papers;
     pipe::a_full_pipe_makes_writers_wait;

@@ -8,7 +8,9 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
+use core::future::poll_fn;
 use core::ops::Range;
+use core::task::Waker;
 
 use abi_unix::Errno;
 use abi_unix::types::{advice, mapping, memory_synchronisation, protection};
@@ -21,6 +23,8 @@ use crate::asynchronous::user_interrupts;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
 use crate::files::file::OpenFile;
 use crate::files::shared_memory::{FILE_NAME, SHARED_NAME};
+use crate::files::volume::file::VolumeFile;
+use crate::files::volume::{self, VolumeRequest};
 use crate::files::{mounts, shared_memory};
 use crate::process::Process;
 use crate::process::accounts::{UNLIMITED, has_machine_memory};
@@ -316,7 +320,7 @@ impl Mapping {
         let object = match &self.source {
             Source::File(file, offset, sharing) => {
                 let (object, mapping) = file.object().common_memory(&*process, *sharing)?;
-                let keeps = Arc::new(Kept { file: file.clone(), _mapping: mapping });
+                let keeps = Arc::new(Kept { file: file.clone(), sharing: *sharing, _mapping: mapping });
                 let first = (offset / PAGE) as u64;
                 keeps.share_pages(&process, first..first + (self.length / PAGE) as u64).await?;
                 ObjectUse { object, first, sharing: *sharing, keeps: Some(keeps) }
@@ -365,12 +369,16 @@ pub(super) async fn map_in_place_of(
 /// The file of a mapping in common with it, and its use of that file's pages.
 pub(super) struct Kept {
     file: Arc<OpenFile>,
+    sharing: Sharing,
     _mapping: Arc<dyn Any + Send + Sync>,
 }
 
 impl Kept {
     /// Moves pages of the file to its common memory, in steps.
     pub(super) async fn share_pages(&self, process: &Process, pages: Range<u64>) -> Result<(), Errno> {
+        if let Some(file) = self.file.as_kind::<VolumeFile>() {
+            return file.bring_in(process, pages, self.sharing).await;
+        }
         for page in pages {
             if !self.file.object().share_page(process, page)? {
                 break;
@@ -441,15 +449,41 @@ async fn fill(process: &Process, file: &OpenFile, start: usize, length: usize, o
     let mut done = 0;
     while done < length {
         let position = offset.checked_add(done).ok_or(Errno::EOVERFLOW)? as u64;
-        match file.object().read_at(process, UserBuffer::new(start + done, length - done)?, position) {
+        match read_step(process, file, UserBuffer::new(start + done, length - done)?, position).await {
             Ok(count) if count < steps::BYTES => break,
             Ok(count) => done += count,
+            Err(Errno::EIO) => return Err(Errno::EIO),
             // The mapping is there and writable, so memory is missing. (Another worker may have unmapped it, too.)
             Err(_) => return Err(Errno::ENOMEM),
         }
         steps::pause(process).await;
     }
     Ok(())
+}
+
+/// Reads a step's bytes of a file, which may be on a disk.
+///
+/// # Cancellation
+/// Bytes may have been read.
+async fn read_step(process: &Process, file: &OpenFile, buffer: UserBuffer, position: u64) -> Result<usize, Errno> {
+    /// A reader that is registered with a file.
+    struct Registered<'a>(&'a OpenFile, Option<Waker>);
+
+    impl Drop for Registered<'_> {
+        fn drop(&mut self) {
+            if let Some(waker) = &self.1 {
+                self.0.object().forget_reader(waker);
+            }
+        }
+    }
+
+    let mut registered = Registered(file, None);
+    poll_fn(|cx| {
+        let attempt = file.object().poll_read_at(process, buffer, position, Some(cx.waker()));
+        registered.1 = attempt.is_pending().then(|| cx.waker().clone());
+        attempt
+    })
+    .await
 }
 
 /// Performs `munmap`.
@@ -581,7 +615,39 @@ pub(super) fn synchronise(call: Call<'_>) -> Decoding {
     if !address.is_multiple_of(PAGE) || is_both || flags & !(ASYNC | INVALIDATE | SYNC) != 0 {
         return Err(Errno::EINVAL);
     }
-    require_mapped(&call, pages_of(address, call.length(1))?)
+    let range = pages_of(address, call.length(1))?;
+    let answer = require_mapped(&call, range.clone())?;
+    if flags & SYNC == 0 || !has_volumes() {
+        return Ok(answer);
+    }
+    let process = call.process().clone();
+    Ok(kept_steps(call.number, async move {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let (end, keeps) = {
+                let space = process.space().lock();
+                let end = space.region_at(rest.start).ok_or(Errno::ENOMEM)?.range.end;
+                let used = space.uniform(&(rest.start..end.min(rest.end)));
+                (end, used.and_then(|(_, object)| object?.keeps))
+            };
+            if let Some(keeps) = keeps.and_then(|keeps| keeps.downcast::<Kept>().ok())
+                && let Some(file) = keeps.file.as_kind::<VolumeFile>()
+            {
+                let request = VolumeRequest::Synchronise(Some(file.node().clone()));
+                let done = file.submit(&*process, request)?.answer().await;
+                file.report_failures()?;
+                done?;
+            }
+            rest.start = end;
+            steps::pause(&process).await;
+        }
+        Ok(0)
+    }))
+}
+
+/// Whether there are files of volumes, which `msync` has to write.
+fn has_volumes() -> bool {
+    !volume::all().is_empty()
 }
 
 /// Performs `mlock` and `munlock`.

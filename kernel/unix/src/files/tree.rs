@@ -3,13 +3,16 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use abi_unix::Errno;
 use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Owner, SpecialFile, Timestamp};
 
 use crate::files::disk;
 use crate::files::file::encode_device;
-use crate::files::mounts::{self, Path, Place};
+use crate::files::mounts::{self, Node, Path, Place};
+use crate::process::accounts::Account;
+use crate::scheduling::steps;
 use crate::time;
 
 /// `/dev/null`.
@@ -135,7 +138,7 @@ impl Content {
     /// Returns the file in this place as that of a program. `EACCES` if it must not be executed.
     pub(crate) fn of(place: Place) -> Result<Content, Errno> {
         mounts::require_executable(&place.mount)?;
-        if place.node.stored().is_none() || !place.metadata().is_executable() {
+        if matches!(place.node, Node::Generated(_)) || !place.metadata().is_executable() {
             return Err(Errno::EACCES);
         }
         Ok(Content(place))
@@ -151,9 +154,28 @@ impl Content {
         &self.0
     }
 
-    /// Reads at an offset; fewer bytes than wanted only at the end.
-    pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> usize {
-        self.0.node.stored().and_then(|node| node.read_at(offset, bytes).ok()).unwrap_or(0)
+    /// Reads at an offset, if the bytes are in memory; fewer than wanted only at the end.
+    pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Option<usize> {
+        match &self.0.node {
+            Node::OnVolume(node) => node.read_for_kernel(offset, bytes),
+            node => node.stored().map(|node| node.read_at(offset, bytes).unwrap_or(0)),
+        }
+    }
+
+    /// Reads at most a step's bytes at an offset from a disk, which this process pays for.
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    pub(crate) async fn fetch(
+        &self,
+        (account, payer): (&Arc<Account>, u32),
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, Errno> {
+        match &self.0.node {
+            Node::OnVolume(node) => node.fetch(account, payer, offset, length.min(steps::BYTES)).await,
+            _ => Ok(Vec::new()),
+        }
     }
 }
 
@@ -187,10 +209,10 @@ mod tests {
             };
             let program = executable("bin/test").unwrap();
             let mut head = [0; 4];
-            assert_eq!((program.read_at(0, &mut head), &head), (4, b"\x7fELF"));
+            assert_eq!((program.read_at(0, &mut head), &head), (Some(4), b"\x7fELF"));
             let mut rest = [0; 100];
-            assert_eq!(program.read_at(program.size() - 10, &mut rest), 10);
-            assert_eq!(program.read_at(program.size(), &mut rest), 0);
+            assert_eq!(program.read_at(program.size() - 10, &mut rest), Some(10));
+            assert_eq!(program.read_at(program.size(), &mut rest), Some(0));
             assert_eq!(executable("bin").err(), Some(Errno::EACCES));
             assert_eq!(executable("dev/null").err(), Some(Errno::EACCES));
             assert_eq!(executable("bin/missing").err(), Some(Errno::ENOENT));

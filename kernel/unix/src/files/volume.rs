@@ -32,7 +32,7 @@ use abi_unix::Errno;
 use ext4::{Access, Attributes, Change, Entry, NewFile, Replacement, Stamp, Usage, Volume, kind};
 use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp};
 use hal_api::Machine as _;
-use memory::{Frame, OutOfMemory};
+use memory::{Frame, MemoryObject, OutOfMemory};
 use platform::{Machine, println};
 use smallvec::SmallVec;
 use spin::Mutex;
@@ -49,7 +49,7 @@ pub(crate) mod file;
 mod pages;
 
 use device::{Blocks, WaitsOnStack};
-use pages::CachedPages;
+use pages::{CachedPages, ChangedPiece};
 
 /// Number of requests that wait for a volume; more fail with `EAGAIN`. Each is a call that waits, or a step of one.
 const MOST_REQUESTS: usize = 4096;
@@ -59,6 +59,8 @@ const MEMORY_OF_A_NODE: usize = size_of::<Inode>() + 64;
 const ENTRIES_AT_A_TIME: usize = 64;
 /// Number of requests that may wait for a volume when one more comes for bytes that nobody waits for yet.
 const MOST_BEFORE_READ_AHEAD: usize = 64;
+/// Pages that are read ahead of the kernel, which loads a program.
+const FETCHED_AHEAD: u64 = 16;
 /// Pages that are written at a time.
 const WRITTEN_AT_A_TIME: usize = 4;
 /// Number of files that are looked at for pages to give back, at a time.
@@ -96,6 +98,8 @@ pub(crate) enum VolumeRequest {
     Read { node: VolumeNode, offset: u64, bytes: Vec<u8> },
     /// Have so many pages from this one on in memory.
     ReadAhead { node: VolumeNode, first: u64, count: u64 },
+    /// Have so many pages from this one on in memory, to be mapped.
+    Map { node: VolumeNode, first: u64, count: u64, stores: bool },
     /// Write these bytes to a place, or to the end.
     Write { node: VolumeNode, offset: Option<u64>, bytes: Vec<u8> },
     /// Give a file another length.
@@ -616,6 +620,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::ReadAhead { node, first, count } => {
                 self.read_ahead(node, *first..first.saturating_add(*count))
             }
+            VolumeRequest::Map { node, first, count, stores } => {
+                self.bring_in(node, *first..first.saturating_add(*count), *stores)
+            }
             VolumeRequest::Write { node, offset, bytes } => self.write(node, *offset, bytes),
             VolumeRequest::Truncate(node, length) => self.truncate(node, *length),
             VolumeRequest::Change(node, change) => {
@@ -660,9 +667,25 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Has pages of a file in memory, as far as there is room and no failure.
     fn read_ahead(&mut self, node: &VolumeNode, pages: Range<u64>) -> Result<VolumeAnswer, Errno> {
-        for page in pages {
+        let end = node.attributes().size.div_ceil(PAGE_SIZE as u64);
+        for page in pages.start..pages.end.min(end) {
             if !node.0.pages.lock().has(page) && !self.fill(node, page)? {
                 break;
+            }
+            self.pause();
+        }
+        Ok(VolumeAnswer::Done)
+    }
+
+    /// Has pages of a file in memory that are mapped, and keeps them there.
+    fn bring_in(&mut self, node: &VolumeNode, pages: Range<u64>, stores: bool) -> Result<VolumeAnswer, Errno> {
+        let end = node.attributes().size.div_ceil(PAGE_SIZE as u64);
+        for page in pages.start..pages.end.min(end) {
+            if !node.0.pages.lock().has(page) && !self.fill(node, page)? {
+                return Err(Errno::ENOMEM);
+            }
+            if stores {
+                node.0.pages.lock().store(page);
             }
             self.pause();
         }
@@ -897,31 +920,55 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Writes a piece of a file's changes from a page on, and returns the page to go on with; `None` if there are none
     /// behind it.
     fn write_piece(&mut self, inode: &Arc<Inode>, from: u64) -> Option<u64> {
-        let (first, count, size, payer) = {
+        let (piece, size, payer) = {
             let mut pages = inode.pages.lock();
-            let (first, count) = pages.take_changed(from, &mut self.buffer)?;
-            (first, count, inode.attributes.lock().size, pages.payer)
+            if from == 0 {
+                pages.begin_taking();
+            }
+            let piece = pages.take_changed(from, &mut self.buffer)?;
+            (piece, inode.attributes.lock().size, pages.payer)
         };
         self.shared.account_for(payer);
-        let start = first * PAGE_SIZE as u64;
-        let length = (count * PAGE_SIZE).min(size.saturating_sub(start) as usize);
+        let start = piece.first * PAGE_SIZE as u64;
+        let length = (piece.count * PAGE_SIZE).min(size.saturating_sub(start) as usize);
         // The bytes of a file that ends are nobody's.
-        if length > 0 && !inode.is_ending() {
-            let written =
-                self.volume.as_mut().map(|volume| volume.overwrite(inode.number, start, &self.buffer[..length]));
-            if written.is_none_or(|written| written.is_err()) {
-                inode.failures.fetch_add(1, Ordering::Relaxed);
-                self.look_at_access();
+        if length > 0 && !inode.is_ending() && self.write_to(inode, &piece, length).is_err() {
+            inode.failures.fetch_add(1, Ordering::Relaxed);
+            self.look_at_access();
+        }
+        Some(piece.first + piece.count.max(1) as u64)
+    }
+
+    /// Writes a piece of a file's changes, which is in the buffer, if it is not on the volume.
+    fn write_to(&mut self, inode: &Arc<Inode>, piece: &ChangedPiece, length: usize) -> Result<(), Errno> {
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let start = piece.first * PAGE_SIZE as u64;
+        let (bytes, present) = self.buffer.split_at_mut(if piece.is_changed { length } else { PAGE_SIZE });
+        let bytes = &bytes[..length];
+        if !piece.is_changed {
+            let present = &mut present[..length];
+            let read = volume.read(inode.number, start, present).map_err(errno_of)?;
+            if present[..read] == bytes[..read] && bytes[read..].iter().all(|byte| *byte == 0) {
+                return Ok(());
+            }
+            inode.pages.lock().modified = Some(now());
+        }
+        match piece.is_placed {
+            true => volume.overwrite(inode.number, start, bytes).map_err(errno_of),
+            false => {
+                volume.write(inode.number, start, bytes).map_err(errno_of)?;
+                inode.pages.lock().place(piece.first);
+                Ok(())
             }
         }
-        Some(first + count.max(1) as u64)
     }
 
     /// Tells the volume when a file was changed last, if all its changes are written, and lets it go then.
     fn end_writing(&mut self, inode: &Arc<Inode>) {
         let modified = {
             let mut pages = inode.pages.lock();
-            if pages.has_changes() { None } else { pages.modified.take() }
+            pages.end_taking();
+            pages.modified.take()
         };
         if let (Some(stamp), Some(volume)) = (modified, self.volume.as_mut())
             && !inode.is_ending()
@@ -994,10 +1041,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     fn unmount_at_the_end(&mut self) {
         self.write_all();
-        // Those that could not be written do not last.
-        while let Some(inode) = self.shared.changed_from(0) {
-            self.write_file(&inode);
-        }
+        // Changes that could not be written do not last.
+        let files = core::mem::take(&mut self.shared.changed.lock().files);
+        drop(files);
         while !self.endings.is_empty() || !self.shared.nameless.lock().is_empty() {
             self.end_some();
         }
@@ -1129,6 +1175,33 @@ impl VolumeNode {
         self.0.failures.load(Ordering::Relaxed).wrapping_add(self.volume().failures.load(Ordering::Relaxed))
     }
 
+    /// Enters the file into the list of those that were changed; returns whether it is the first one, for which the
+    /// coroutine must be woken.
+    fn enter_changed(&self) -> Result<bool, Errno> {
+        let mut changed = self.volume().changed.lock();
+        let is_first = changed.files.is_empty();
+        if is_first {
+            changed.expires = Machine::now() + time::ticks_at_ns(pages::EXPIRES_NS);
+        }
+        if changed.files.get(self.number().into()).is_none() {
+            changed.files.insert(self.number().into(), self.0.clone()).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(is_first)
+    }
+
+    /// Returns the memory of the file's pages for a mapping, and a value that lasts as long as it.
+    fn map(&self, account: &Arc<Account>, stores: bool) -> Result<(Arc<MemoryObject>, VolumeMapping), Errno> {
+        let charge = account.charge(Resource::Memory, size_of::<VolumeMapping>() + 64)?;
+        let mut pages = self.0.pages.lock();
+        let is_first = stores && self.enter_changed()?;
+        let object = pages.map(stores);
+        drop(pages);
+        if is_first {
+            self.volume().wake();
+        }
+        Ok((object, VolumeMapping { node: self.clone(), stores, _charge: charge }))
+    }
+
     /// Reads a step's bytes from a place, if they are in memory and there is no end before them.
     fn read_in_place(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Option<Result<usize, Errno>> {
         let size = self.0.attributes.lock().size;
@@ -1153,6 +1226,50 @@ impl VolumeNode {
         Some(Ok(done))
     }
 
+    /// Reads bytes from a place for the kernel, if they are in memory; fewer than wanted only at the end.
+    pub(crate) fn read_for_kernel(&self, offset: u64, bytes: &mut [u8]) -> Option<usize> {
+        let size = self.0.attributes.lock().size;
+        let length = size.saturating_sub(offset).min(bytes.len() as u64) as usize;
+        let mut done = 0;
+        while done < length {
+            let at = offset + done as u64;
+            let frame = self.0.pages.lock().page(at / PAGE_SIZE as u64)?;
+            done += frame.read(at as usize % PAGE_SIZE, &mut bytes[done..length]);
+        }
+        Some(done)
+    }
+
+    /// Reads bytes from a place for the kernel, which this process pays for, and has the ones behind read, too.
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    pub(crate) async fn fetch(
+        &self,
+        account: &Arc<Account>,
+        payer: u32,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, Errno> {
+        let _charge = account.charge(Resource::Memory, length)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+        let submission =
+            self.volume().submit(account, payer, VolumeRequest::Read { node: self.clone(), offset, bytes })?;
+        let first = (offset + length as u64).div_ceil(PAGE_SIZE as u64);
+        if first * (PAGE_SIZE as u64) < self.attributes().size {
+            let ahead = VolumeRequest::ReadAhead { node: self.clone(), first, count: FETCHED_AHEAD };
+            // Without it the next bytes are waited for.
+            let _ = self.volume().submit(account, payer, ahead);
+        }
+        match submission.answer().await? {
+            VolumeAnswer::Bytes(mut bytes, count) => {
+                bytes.truncate(count);
+                Ok(bytes)
+            }
+            _ => Err(Errno::EIO),
+        }
+    }
+
     /// Writes a step's bytes to a place, if the pages there are in memory with their blocks, and the file does not end
     /// before.
     fn write_in_place(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Option<Result<usize, Errno>> {
@@ -1170,17 +1287,7 @@ impl VolumeNode {
         for page in pages_of(offset, length) {
             frames.push((page, pages.placed_page(page)?));
         }
-        let mut is_first = false;
-        if !pages.has_changes() {
-            let mut changed = volume.changed.lock();
-            is_first = changed.files.is_empty();
-            if is_first {
-                changed.expires = Machine::now() + time::ticks_at_ns(pages::EXPIRES_NS);
-            }
-            if changed.files.get(inode.number.into()).is_none() {
-                changed.files.insert(inode.number.into(), inode.clone()).ok()?;
-            }
-        }
+        let is_first = !pages.has_changes() && self.enter_changed().ok()?;
         // Under the lock: a page that is cut off meanwhile must not get bytes behind the new end.
         let (mut done, mut result) = (0, Ok(()));
         for (page, frame) in frames {
@@ -1254,6 +1361,21 @@ impl VolumeNode {
             accessed: time(attributes.times[0]),
             modified: time(attributes.times[1]),
             changed: time(attributes.times[2]),
+        }
+    }
+}
+
+/// A use of a file's pages by a mapping.
+struct VolumeMapping {
+    node: VolumeNode,
+    stores: bool,
+    _charge: Charge,
+}
+
+impl Drop for VolumeMapping {
+    fn drop(&mut self) {
+        if self.stores {
+            self.node.0.pages.lock().unmap();
         }
     }
 }

@@ -175,13 +175,15 @@ fn copied(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
 }
 
 /// Reads the first bytes of a range of a file, as many as there are.
-fn read_range(content: &Content, range: Range<u64>) -> Result<Vec<u8>, Errno> {
+async fn read_range(content: &Content, range: Range<u64>, whom: For<'_>) -> Result<Vec<u8>, Errno> {
     let length = (range.end - range.start) as usize;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
     bytes.resize(length, 0);
-    let count = content.read_at(range.start, &mut bytes);
-    bytes.truncate(count);
+    match content.read_at(range.start, &mut bytes) {
+        Some(count) => bytes.truncate(count),
+        None => bytes = content.fetch(whom.payer(), range.start, length).await?,
+    }
     Ok(bytes)
 }
 
@@ -204,7 +206,7 @@ impl Found {
         before.try_reserve_exact(2 * LONGEST_CHAIN + 1).map_err(|_| Errno::ENOMEM)?;
         for _ in 0..=LONGEST_CHAIN {
             let content = executable(directory, &path, caller, whom).await?;
-            let head = read_range(&content, 0..HEAD_LENGTH as u64)?;
+            let head = read_range(&content, 0..HEAD_LENGTH as u64, whom).await?;
             if !script::is_script(&head) {
                 if !before.is_empty() {
                     before.push(path);
@@ -250,11 +252,11 @@ async fn linker_of(
     whom: For<'_>,
 ) -> Result<Option<Executable>, Errno> {
     let Some(range) = program.image.interpreter() else { return Ok(None) };
-    let path = read_range(&program.content, range)?;
+    let path = read_range(&program.content, range, whom).await?;
     // One NUL, at the end.
     let path = path.strip_suffix(b"\0").filter(|path| !path.contains(&0)).ok_or(Errno::ENOEXEC)?;
     let content = executable(directory, path, 0, whom).await?;
-    let head = read_range(&content, 0..HEAD_LENGTH as u64)?;
+    let head = read_range(&content, 0..HEAD_LENGTH as u64, whom).await?;
     // A linker's own request for a linker is ignored, as on Linux: there is no chain of them.
     let image = Image::parse_head_below(&head, content.size(), layout.mapping_top).map_err(linker_error)?;
     let (own, others) = (image.pages(), program.image.pages());
@@ -327,6 +329,16 @@ enum For<'a> {
     Itself(&'a Process),
 }
 
+impl For<'_> {
+    /// Returns the account and the number of the process that pays for what is read for it.
+    fn payer(&self) -> (&Arc<Account>, u32) {
+        match self {
+            For::Nobody => (Account::first(), 0),
+            For::Parent(process) | For::Itself(process) => (&process.account, process.id),
+        }
+    }
+}
+
 /// Returns the file of a program, and follows its path in steps.
 async fn executable(directory: &Place, path: &[u8], caller: u32, whom: For<'_>) -> Result<Content, Errno> {
     let mut path = Path::from_directory(|| Ok(directory.clone()), copied(path)?, caller)?;
@@ -384,23 +396,23 @@ impl Executable {
         }
     }
 
-    /// Copies the first bytes of a range of the file to an address, and returns their number. (A function, because
-    /// variables that live while a future waits make the future large.)
-    fn copy_piece(&self, space: &Space, address: usize, range: Range<u64>) -> Result<usize, Errno> {
+    /// Copies the first bytes of a range of the file to an address, and returns their number; `None` if they are to be
+    /// fetched. (A function, because variables that live while a future waits make the future large.)
+    fn copy_piece(&self, space: &Space, address: usize, range: Range<u64>) -> Result<Option<usize>, Errno> {
         let length = (range.end - range.start) as usize;
         if let Some(bytes) = self.archived().and_then(|file| file.get(range.start as usize..)) {
             let bytes = &bytes[..length.min(PAGE_SIZE - address % PAGE_SIZE).min(bytes.len())];
             space.lock().copy_out(address as u64, bytes).map_err(|_| Errno::ENOMEM)?;
-            return if bytes.is_empty() { Err(Errno::EIO) } else { Ok(bytes.len()) };
+            return if bytes.is_empty() { Err(Errno::EIO) } else { Ok(Some(bytes.len())) };
         }
         let mut piece = [0; 1024];
         let wanted = piece.len().min(length);
-        let count = self.content.read_at(range.start, &mut piece[..wanted]);
+        let Some(count) = self.content.read_at(range.start, &mut piece[..wanted]) else { return Ok(None) };
         if count == 0 {
             return Err(Errno::EIO);
         }
         space.lock().copy_out(address as u64, &piece[..count]).map_err(|_| Errno::ENOMEM)?;
-        Ok(count)
+        Ok(Some(count))
     }
 
     /// Returns the bytes of the file, if it is one of the archive.
@@ -452,7 +464,18 @@ impl Executable {
             let mut offset = segment.file.start;
             let mut address = segment.memory.start as usize;
             while offset < segment.file.end {
-                let count = self.copy_piece(space, address, offset..segment.file.end)?;
+                let count = match self.copy_piece(space, address, offset..segment.file.end)? {
+                    Some(count) => count,
+                    None => {
+                        let left = (segment.file.end - offset) as usize;
+                        let bytes = self.content.fetch(whom.payer(), offset, left).await?;
+                        space.lock().copy_out(address as u64, &bytes).map_err(|_| Errno::ENOMEM)?;
+                        if bytes.is_empty() {
+                            return Err(Errno::EIO);
+                        }
+                        bytes.len()
+                    }
+                };
                 offset += count as u64;
                 address += count;
                 // Each piece is copied twice, and each page is new.

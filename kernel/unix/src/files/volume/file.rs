@@ -1,5 +1,6 @@
 //! Files and directories of volumes: a kind of open file.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::{Poll, Waker};
 
@@ -10,10 +11,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use ext4::{Entry, kind};
 use filesystem::Access;
+use memory::space::Sharing;
 use spin::Mutex;
 use waiters::Waiters;
 
-use crate::files::file::{Attempt, FileOperations, Properties};
+use crate::files::file::{Attempt, CommonMemory, FileOperations, Properties};
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::stored::{DirectoryRecord, status_in};
 use crate::files::volume::{VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission};
@@ -140,6 +142,27 @@ impl VolumeFile {
     /// Submits a request for the file.
     pub(crate) fn submit(&self, caller: &dyn Caller, request: VolumeRequest) -> Result<VolumeSubmission, Errno> {
         self.node.volume().submit(caller.account(), caller.number(), request)
+    }
+
+    /// Has pages in memory that are mapped, up to the end of the file.
+    ///
+    /// # Cancellation
+    /// Pages that were asked for are read.
+    pub(crate) async fn bring_in(
+        &self,
+        caller: &(dyn Caller + Sync),
+        pages: Range<u64>,
+        sharing: Sharing,
+    ) -> Result<(), Errno> {
+        let end = self.node.attributes().size.div_ceil(PAGE_SIZE as u64);
+        let mut first = pages.start;
+        while first < pages.end.min(end) {
+            let count = MOST_AHEAD.min(pages.end - first);
+            let stores = sharing == Sharing::ReadWrite;
+            self.submit(caller, VolumeRequest::Map { node: self.node.clone(), first, count, stores })?.answer().await?;
+            first += count;
+        }
+        Ok(())
     }
 
     /// Returns the place of the listing.
@@ -420,6 +443,20 @@ impl FileOperations for VolumeFile {
         self.write_to(caller, buffer, Some(offset), waker)
     }
 
+    fn require_mappable(&self, access: Access) -> Result<(), Errno> {
+        match access {
+            _ if !self.node.attributes().is(kind::REGULAR) => Err(Errno::ENODEV),
+            Access::Write => Err(Errno::EACCES),
+            _ => Ok(()),
+        }
+    }
+
+    fn common_memory(&self, caller: &dyn Caller, sharing: Sharing) -> Result<CommonMemory, Errno> {
+        caller.account().admit()?;
+        let (object, mapping) = self.node.map(caller.account(), sharing == Sharing::ReadWrite)?;
+        Ok((object, Arc::new(mapping)))
+    }
+
     fn flags(&self) -> u32 {
         if self.stage.lock().appends { open::APPEND } else { 0 }
     }
@@ -606,6 +643,80 @@ mod tests {
             assert_eq!(program.call(SystemCall::ReadAt, [file, place, 19_000, 500]), Ok(19_000));
             SECOND_FAILS.store(false, Ordering::Relaxed);
             program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    fn map(program: &mut Program, file: usize, length: usize, flags: u32) -> Result<usize, Errno> {
+        let protection = types::protection::READ | types::protection::WRITE;
+        program.call(SystemCall::Map, [0, length, protection as usize, flags as usize, file, 0])
+    }
+
+    #[test]
+    fn stores_to_a_mapping_reach_the_disk_and_a_copy_keeps_its_bytes() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let place = program.store(&vec![5; 9000]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 9000]), Ok(9000));
+            let copy = map(program, file, 12_288, types::mapping::PRIVATE).unwrap();
+            let shared = map(program, file, 20_000, types::mapping::SHARED).unwrap();
+            assert_eq!((program.read(copy, 9000), program.read(shared, 9000)), (vec![5; 9000], vec![5; 9000]));
+            assert_eq!(program.read(shared + 9000, 3288), vec![0; 3288], "behind the end of the file");
+            assert_eq!(program.process().copy_in(shared + 12_288, &mut [0]), Err(Errno::EFAULT), "beyond it");
+            let change = *b"a store by a program to a mapped";
+            program.write(shared + 4096, &change);
+            program.write(shared + 9000, b"not of the file");
+            assert_eq!(program.call(SystemCall::ReadAt, [file, place, 32, 4096]), Ok(32));
+            assert_eq!(program.read(place, 32), change);
+            assert_eq!(program.read(copy + 4096, 32), vec![5; 32]);
+            assert!(!is_on_the_disk(&change));
+            let synchronous = types::memory_synchronisation::SYNC as usize;
+            assert_eq!(program.call(SystemCall::SynchroniseMemory, [shared, 12_288, synchronous]), Ok(0));
+            assert!(is_on_the_disk(&change));
+            // A file that grows shows zeros, whatever a program has stored behind its end.
+            assert_eq!(program.call(SystemCall::Truncate, [file, 9100]), Ok(0));
+            assert_eq!(program.call(SystemCall::ReadAt, [file, place, 200, 9000]), Ok(100));
+            assert_eq!(program.read(place, 100), vec![0; 100]);
+            // The last stores are written after the mapping has gone.
+            let last = *b"this store comes before the end.";
+            program.write(shared, &last);
+            for (at, length) in [(shared, 20_000), (copy, 12_288)] {
+                program.call(SystemCall::Unmap, [at, length]).unwrap();
+            }
+            program.call(SystemCall::Close, [file]).unwrap();
+            program.sleep_ns(3 * EXPIRES_NS as usize);
+            assert_eq!(program.call(SystemCall::Synchronise, []), Ok(0));
+            assert!(is_on_the_disk(&last));
+            let volume = crate::files::volume::all().pop().unwrap();
+            assert!(volume.changed.lock().files.is_empty(), "nothing is left to be compared");
+            drop(volume);
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn mappings_of_files_that_cannot_be_read_or_mapped_are_refused() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let directory = open(program, ".", 0).unwrap();
+            assert_eq!(map(program, directory, 4096, types::mapping::SHARED), Err(Errno::ENODEV));
+            let file = open(program, "file", CREATED).unwrap();
+            let written = open(program, "file", types::open::WRONLY).unwrap();
+            assert_eq!(map(program, written, 4096, types::mapping::SHARED), Err(Errno::EACCES));
+            let read = open(program, "file", types::open::RDONLY).unwrap();
+            assert_eq!(map(program, read, 4096, types::mapping::SHARED), Err(Errno::EACCES));
+            let place = program.store(&vec![5; 5000]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 5000]), Ok(5000));
+            // A mapping keeps its volume in use.
+            let shared = map(program, file, 4096, types::mapping::SHARED).unwrap();
+            for file in [directory, file, written, read] {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Err(Errno::EBUSY));
+            crate::files::volume::give_back();
+            assert_eq!(program.read(shared, 4096), vec![5; 4096]);
+            program.call(SystemCall::Unmap, [shared, 4096]).unwrap();
             assert_eq!(unmount(program), Ok(0));
         });
     }

@@ -11,6 +11,12 @@
 //! many, and before the volume ends. Writers that meet [too many](too_many_changed) of them write through the volume's
 //! stack, and wait for it.
 //!
+//! # Mappings
+//! Programs map the object's pages, which are read before the mapping is there: no touch of one waits. Stores by
+//! programs leave no trace that the kernel sees, so each page that can be stored to is compared with the volume whenever
+//! changes are written, as long as there is such a mapping and once afterwards. Rejected: faults at the first store of
+//! each page, which would have to be armed again in every address space after each writing.
+//!
 //! # Memory
 //! The pages are the machine's, as those of disks: no process pays for them, they have a limit, and those that are as
 //! on the volume are given back when memory is short, the ones first that were not used since the last look (*clock*).
@@ -121,8 +127,22 @@ struct Marks {
     placed: u64,
     /// It was changed, and is to be written.
     changed: u64,
+    /// Programs may have stored to it.
+    stored: u64,
     /// It was used since the last look for pages to give back.
     used: u64,
+}
+
+/// A piece of changes that is to be written.
+pub(super) struct ChangedPiece {
+    /// The first page.
+    pub(super) first: u64,
+    /// Number of pages.
+    pub(super) count: usize,
+    /// Whether they were changed, and not perhaps stored to.
+    pub(super) is_changed: bool,
+    /// Whether they have their blocks.
+    pub(super) is_placed: bool,
 }
 
 /// Returns the group of a page, and its bit there.
@@ -138,6 +158,12 @@ pub(super) struct CachedPages {
     changed: usize,
     /// Time of the last change that the volume has not been told.
     pub(super) modified: Option<Stamp>,
+    /// Number of mappings that can store.
+    mappings: usize,
+    /// Whether programs may have stored to pages since all were compared.
+    is_stored: bool,
+    /// Whether the comparison that is under way has begun after the last such mapping ended.
+    is_last_comparison: bool,
     /// The process that has changed a page last.
     pub(super) payer: u32,
     /// The group at which the next look for pages to give back begins.
@@ -166,9 +192,48 @@ impl CachedPages {
         self.marks.get(group).is_some_and(|marks| marks.present & bit != 0)
     }
 
-    /// Whether any page was changed.
+    /// Whether any page was changed, or may have been.
     pub(super) fn has_changes(&self) -> bool {
-        self.changed > 0
+        self.changed > 0 || self.is_stored
+    }
+
+    /// Begins to take changes from the first page on.
+    pub(super) fn begin_taking(&mut self) {
+        self.is_last_comparison = self.mappings == 0;
+    }
+
+    /// Notes that all changes were taken since the [beginning](Self::begin_taking).
+    pub(super) fn end_taking(&mut self) {
+        self.is_stored &= !self.is_last_comparison;
+    }
+
+    /// Returns the memory of the pages, for a mapping that can store or not.
+    pub(super) fn map(&mut self, stores: bool) -> Arc<MemoryObject> {
+        self.mappings += usize::from(stores);
+        if stores {
+            (self.is_stored, self.is_last_comparison) = (true, false);
+        }
+        self.object().clone()
+    }
+
+    /// Notes the end of a mapping that could store.
+    pub(super) fn unmap(&mut self) {
+        self.mappings -= 1;
+    }
+
+    /// Notes that programs can store to a page.
+    pub(super) fn store(&mut self, page: u64) {
+        let (group, bit) = place_of(page);
+        if let Some(marks) = self.marks.get_mut(group) {
+            marks.stored |= bit & marks.present;
+        }
+    }
+
+    fn object(&mut self) -> &Arc<MemoryObject> {
+        self.object.get_or_insert_with(|| {
+            let payer = Box::<CachePayer>::default();
+            Arc::new(MemoryObject::new(Absent::BeyondTheEnd, payer, Arc::new(Futexes::default())))
+        })
     }
 
     /// Makes a frame with the bytes of a page that is not there the page.
@@ -177,17 +242,15 @@ impl CachedPages {
             return Err(OutOfMemory);
         }
         let (group, bit) = place_of(page);
-        let object = self.object.get_or_insert_with(|| {
-            let payer = Box::<CachePayer>::default();
-            Arc::new(MemoryObject::new(Absent::BeyondTheEnd, payer, Arc::new(Futexes::default())))
-        });
         if self.marks.get(group).is_none() {
             self.marks.insert(group, Marks::default()).map_err(|_| OutOfMemory)?;
         }
-        object.enter(page as usize, frame)?;
+        self.object().enter(page as usize, frame)?;
+        let can_store = self.mappings > 0;
         if let Some(marks) = self.marks.get_mut(group) {
             marks.present |= bit;
             marks.used |= bit;
+            marks.stored |= if can_store { bit } else { 0 };
         }
         Ok(())
     }
@@ -210,31 +273,48 @@ impl CachedPages {
         }
     }
 
-    /// Takes changed neighbours from a page on, as many as the buffer holds, as unchanged: copies them to the buffer,
-    /// and returns the first and their number.
-    pub(super) fn take_changed(&mut self, from: u64, buffer: &mut [u8]) -> Option<(u64, usize)> {
+    /// Takes changed neighbours from a page on, as many as the buffer holds, as unchanged, or one page that programs may
+    /// have stored to: copies them to the buffer.
+    pub(super) fn take_changed(&mut self, from: u64, buffer: &mut [u8]) -> Option<ChangedPiece> {
         let mut first = from;
         loop {
             let group = self.marks.first_from(first / GROUP)?;
             first = first.max(group * GROUP);
-            let rest = self.marks.get(group)?.changed >> (first % GROUP);
+            let marks = self.marks.get(group)?;
+            let rest = (marks.changed | marks.stored) >> (first % GROUP);
             if rest != 0 {
                 first += u64::from(rest.trailing_zeros());
                 break;
             }
             first = (group + 1) * GROUP;
         }
-        let mut count = 0;
+        let (group, bit) = place_of(first);
+        let marks = self.marks.get_mut(group)?;
+        let mut piece =
+            ChangedPiece { first, count: 1, is_changed: marks.changed & bit != 0, is_placed: marks.placed & bit != 0 };
+        if !piece.is_changed {
+            if self.is_last_comparison {
+                marks.stored &= !bit;
+            }
+            if let Some(frame) = self.page(first) {
+                frame.read(0, &mut buffer[..PAGE_SIZE]);
+            }
+            return Some(piece);
+        }
+        piece.count = 0;
         for place in buffer.chunks_exact_mut(PAGE_SIZE) {
-            let (group, bit) = place_of(first + count as u64);
+            let (group, bit) = place_of(first + piece.count as u64);
             let Some(marks) = self.marks.get_mut(group).filter(|marks| marks.changed & bit != 0) else { break };
             marks.changed &= !bit;
+            if self.is_last_comparison {
+                marks.stored &= !bit;
+            }
             self.unchanged(1);
-            let Some(frame) = self.page(first + count as u64) else { break };
+            let Some(frame) = self.page(first + piece.count as u64) else { break };
             frame.read(0, place);
-            count += 1;
+            piece.count += 1;
         }
-        Some((first, count))
+        Some(piece)
     }
 
     fn unchanged(&mut self, count: usize) {
@@ -266,10 +346,12 @@ impl CachedPages {
         let unchanged = (marks.changed & gone).count_ones() as usize;
         marks.placed &= kept;
         marks.changed &= kept;
+        // What programs store behind the end is nobody's, until the file is longer.
         match self.object.as_mut().map(Arc::get_mut) {
             Some(Some(object)) => {
                 bits(gone).for_each(|bit| drop(object.take((group * GROUP + bit) as usize)));
                 marks.present &= kept;
+                marks.stored &= kept;
                 if marks.present == 0 {
                     self.marks.remove(group);
                 }
@@ -289,7 +371,7 @@ impl CachedPages {
             let Some(group) = self.marks.first_from(self.hand).or_else(|| self.marks.first_from(0)) else { break };
             self.hand = group + 1;
             let Some(marks) = self.marks.get_mut(group) else { break };
-            let gone = marks.present & !marks.changed & !marks.used;
+            let gone = marks.present & !marks.changed & !marks.stored & !marks.used;
             marks.used = 0;
             marks.present &= !gone;
             marks.placed &= !gone;
@@ -402,8 +484,8 @@ mod tests {
                     let mut buffer = std::vec![0; most * PAGE_SIZE];
                     let first = model.range(from..).find(|(_, known)| known.changed).map(|(page, _)| *page);
                     let found = pages.take_changed(from, &mut buffer);
-                    assert_eq!(found.map(|(page, _)| page), first);
-                    let Some((first, count)) = found else { continue };
+                    assert_eq!(found.as_ref().map(|piece| piece.first), first);
+                    let Some(ChangedPiece { first, count, .. }) = found else { continue };
                     let is_changed = |page| model.get(&page).is_some_and(|known: &Known| known.changed);
                     let run = (first..).take(most).take_while(|page| is_changed(*page)).count();
                     assert_eq!(count, run);
