@@ -128,7 +128,7 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
         }
         Opened::OnVolume(node, mount) => {
             let appends = options.writes == Writes::AtEnd;
-            let file = VolumeFile::open(node, mount, options.access, appends)?;
+            let file = VolumeFile::open(node, mount, options.access, appends, &process.account)?;
             (Box::new(file) as Box<dyn FileOperations>, options.access)
         }
         Opened::Generated(entry, mount) => {

@@ -709,9 +709,9 @@ impl Path {
         matches!(self.place.node, Node::OnVolume(_))
     }
 
-    /// Follows the path on a volume, a component in each attempt.
+    /// Follows the path on a volume, up to a name that is not known in each attempt.
     pub(crate) fn walk_on_volume(&mut self, last: LastComponent) -> Result<Arrived, Halt> {
-        loop {
+        for _ in 0..COMPONENTS_OF_A_STEP {
             let Place { node: Node::OnVolume(here), mount } = &self.place else { return Ok(Arrived::Left) };
             let (here, mount) = (here.clone(), mount.clone());
             let slashes = filesystem::leading_slashes(&self.path);
@@ -746,9 +746,15 @@ impl Path {
                 self.path = rest;
                 continue;
             }
-            let wanted = copy_of(name)?;
-            let volume = here.volume().clone();
-            let answer = self.ask(&volume, || VolumeRequest::LookUp(here, wanted))?;
+            // An answer that is there belongs to this name.
+            let answer = match here.known(name).filter(|_| self.errand.is_none()) {
+                Some(answer) => answer,
+                None => {
+                    let wanted = copy_of(name)?;
+                    let volume = here.volume().clone();
+                    self.ask(&volume, || VolumeRequest::LookUp(here, wanted))?
+                }
+            };
             let VolumeAnswer::File(found, target) = answer else { return Err(Errno::ENOENT.into()) };
             let keeps = is_last && after == 0 && last == LastComponent::File(LastLink::Keep);
             match target.filter(|_| !keeps) {
@@ -762,6 +768,7 @@ impl Path {
                 }
             }
         }
+        Err(Halt::Later)
     }
 
     /// Goes on at the target of a symbolic link, with the rest of the path behind it.

@@ -5,7 +5,8 @@
 //! each volume takes them in their order, on a stack of its own ([`kernel_thread`]), where a request to the disk waits
 //! ([`device`]). The process whose request is being done pays for it.
 //!
-//! Bytes of files that are in memory are read and changed without it ([`pages`]).
+//! Bytes of files that are in memory are read and changed without it ([`pages`]), and names that are known are found
+//! without it ([`names`]).
 //!
 //! # Files in use
 //! A [`VolumeNode`] is a use of a file: an open file, a working directory, a step of a path. Uses of one file share its
@@ -46,9 +47,11 @@ use crate::time;
 
 mod device;
 pub(crate) mod file;
+mod names;
 mod pages;
 
 use device::{Blocks, WaitsOnStack};
+use names::KnownNames;
 use pages::{CachedPages, ChangedPiece};
 
 /// Number of requests that wait for a volume; more fail with `EAGAIN`. Each is a call that waits, or a step of one.
@@ -239,6 +242,7 @@ pub(crate) struct MountedVolume {
     writers: Mutex<(Access, usize)>,
     usage: Mutex<Usage>,
     changed: Mutex<ChangedFiles>,
+    names: Mutex<KnownNames>,
     /// Number of failures to have changes last that are not those of one file.
     failures: AtomicU32,
     /// The file at which the next look for pages to give back begins.
@@ -292,7 +296,7 @@ impl MountedVolume {
         account: &Arc<Account>,
         payer: u32,
     ) -> Result<VolumeSubmission, Errno> {
-        let charge = account.charge(Resource::Memory, size_of::<MountedVolume>() + device::MEMORY)?;
+        let charge = account.charge(Resource::Memory, size_of::<MountedVolume>() + device::MEMORY + names::MEMORY)?;
         let volume = Arc::new(MountedVolume {
             disk,
             queue: Mutex::default(),
@@ -301,6 +305,7 @@ impl MountedVolume {
             writers: Mutex::new((access, 0)),
             usage: Mutex::default(),
             changed: Mutex::default(),
+            names: Mutex::default(),
             failures: AtomicU32::new(0),
             hand: AtomicU32::new(0),
             reservation: time::Reservation::new()?,
@@ -571,10 +576,20 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 volume.attributes(root).map_err(errno_of).and_then(node).map(|root| VolumeAnswer::File(root, None))
             }
             VolumeRequest::LookUp(directory, name) => {
-                match volume.look_up(directory.number(), name).map_err(errno_of)? {
+                let answer = match volume.look_up(directory.number(), name).map_err(errno_of)? {
                     None => Ok(VolumeAnswer::Missing),
                     Some(found) => with_target(volume, found),
-                }
+                };
+                let forgotten = match &answer {
+                    Ok(VolumeAnswer::Missing) => shared.names.lock().enter(directory.number(), name, None),
+                    // Links are read each time.
+                    Ok(VolumeAnswer::File(file, None)) => {
+                        shared.names.lock().enter(directory.number(), name, Some(file.clone()))
+                    }
+                    _ => None,
+                };
+                drop(forgotten);
+                return answer;
             }
             VolumeRequest::Open { directory, name, file, must_be_new } => {
                 match volume.look_up(directory.number(), name).map_err(errno_of)? {
@@ -643,6 +658,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             }
         };
         self.look_at_changes(&job.request);
+        self.look_at_names(&job.request);
         self.look_at_access();
         answer
     }
@@ -777,9 +793,33 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
     }
 
+    /// Forgets the names that a request may have changed.
+    fn look_at_names(&self, request: &VolumeRequest) {
+        let forget = |directory: &VolumeNode, name: &[u8]| {
+            let forgotten = self.shared.names.lock().forget(directory.number(), name);
+            drop(forgotten);
+        };
+        match request {
+            VolumeRequest::Open { directory, name, .. }
+            | VolumeRequest::MakeDirectory(directory, name, _)
+            | VolumeRequest::MakeLink(directory, name, _)
+            | VolumeRequest::Link(_, directory, name)
+            | VolumeRequest::Remove { directory, name, .. } => forget(directory, name),
+            VolumeRequest::Rename(places, _) => places.iter().for_each(|(directory, name)| forget(directory, name)),
+            _ => {}
+        }
+    }
+
     /// Notes that a file has lost its last name.
     fn lost_its_name(&mut self, nameless: Option<u32>) {
         let Some(inode) = nameless else { return };
+        loop {
+            // Another directory may get its number.
+            let forgotten = self.shared.names.lock().forget_one_of(inode);
+            if forgotten.is_none() {
+                break;
+            }
+        }
         if let Some(used) = self.shared.used(inode) {
             // There is room for it when its last use goes.
             let has_room = self.shared.nameless.lock().try_reserve(1 + self.shared.inodes.lock().len()).is_ok();
@@ -1041,6 +1081,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     fn unmount_at_the_end(&mut self) {
         self.write_all();
+        let names = self.shared.names.lock().take();
+        drop(names);
         // Changes that could not be written do not last.
         let files = core::mem::take(&mut self.shared.changed.lock().files);
         drop(files);
@@ -1086,7 +1128,6 @@ struct Inode {
     pages: Mutex<CachedPages>,
     /// Number of failures to write its changes.
     failures: AtomicU32,
-    _charge: Charge,
 }
 
 impl Inode {
@@ -1141,20 +1182,20 @@ impl PartialEq for VolumeNode {
 }
 
 impl VolumeNode {
-    /// Makes a use of the file with these attributes, which this account pays for. `ENOMEM`.
+    /// Makes a use of the file with these attributes, for a process with this account. Open files pay for their use,
+    /// the volume for known names; other uses are parts of paths that are being followed. `ENOMEM`.
     fn of(volume: &Arc<MountedVolume>, attributes: Attributes, account: &Arc<Account>) -> Result<VolumeNode, Errno> {
         if let Some(used) = volume.used(attributes.inode) {
             used.renew(attributes);
             return Ok(VolumeNode(used));
         }
-        let charge = account.charge(Resource::Memory, MEMORY_OF_A_NODE)?;
+        account.admit()?;
         let inode = Arc::new(Inode {
             volume: volume.clone(),
             number: attributes.inode,
             attributes: Mutex::new(attributes),
             pages: Mutex::default(),
             failures: AtomicU32::new(0),
-            _charge: charge,
         });
         let entered = volume.inodes.lock().insert(attributes.inode.into(), Arc::downgrade(&inode));
         entered.map_err(|_| Errno::ENOMEM)?;
@@ -1163,6 +1204,12 @@ impl VolumeNode {
 
     fn number(&self) -> u32 {
         self.0.number
+    }
+
+    /// Returns the answer to a look for a name in the directory, if it is known.
+    pub(crate) fn known(&self, name: &[u8]) -> Option<VolumeAnswer> {
+        let found = self.volume().names.lock().find(self.number(), name)?;
+        Some(found.map_or(VolumeAnswer::Missing, |file| VolumeAnswer::File(file, None)))
     }
 
     /// Returns its volume.

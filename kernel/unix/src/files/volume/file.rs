@@ -18,8 +18,8 @@ use waiters::Waiters;
 use crate::files::file::{Attempt, CommonMemory, FileOperations, Properties};
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::stored::{DirectoryRecord, status_in};
-use crate::files::volume::{VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission};
-use crate::process::accounts::{Charge, Resource};
+use crate::files::volume::{MEMORY_OF_A_NODE, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission};
+use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps;
 
@@ -103,6 +103,7 @@ pub(crate) struct VolumeFile {
     stage: Mutex<Stage>,
     /// Number of failures that it has reported, or that were before it was opened.
     reported: AtomicU32,
+    _charge: Charge,
 }
 
 impl VolumeFile {
@@ -112,7 +113,9 @@ impl VolumeFile {
         mount: Arc<Mount>,
         access: Access,
         appends: bool,
+        account: &Arc<Account>,
     ) -> Result<VolumeFile, Errno> {
+        let charge = account.charge(Resource::Memory, MEMORY_OF_A_NODE)?;
         if access != Access::Read {
             let mut writers = node.volume().writers.lock();
             if writers.0 == ext4::Access::Read {
@@ -121,7 +124,14 @@ impl VolumeFile {
             writers.1 += 1;
         }
         let reported = AtomicU32::new(node.failures());
-        Ok(VolumeFile { node, mount, access, stage: Mutex::new(Stage { appends, ..Stage::default() }), reported })
+        Ok(VolumeFile {
+            node,
+            mount,
+            access,
+            stage: Mutex::new(Stage { appends, ..Stage::default() }),
+            reported,
+            _charge: charge,
+        })
     }
 
     /// Returns `EIO` if anything could not be written since this was last reported for the open file.

@@ -13,9 +13,9 @@
 //!
 //! # Mappings
 //! Programs map the object's pages, which are read before the mapping is there: no touch of one waits. Stores by
-//! programs leave no trace that the kernel sees, so each page that can be stored to is compared with the volume whenever
-//! changes are written, as long as there is such a mapping and once afterwards. Rejected: faults at the first store of
-//! each page, which would have to be armed again in every address space after each writing.
+//! programs leave no trace that the kernel sees, so each page that can be stored to is compared with the volume
+//! whenever changes are written, as long as there is such a mapping and once afterwards. Rejected: faults at the first
+//! store of each page, which would have to be armed again in every address space after each writing.
 //!
 //! # Memory
 //! The pages are the machine's, as those of disks: no process pays for them, they have a limit, and those that are as
@@ -273,8 +273,8 @@ impl CachedPages {
         }
     }
 
-    /// Takes changed neighbours from a page on, as many as the buffer holds, as unchanged, or one page that programs may
-    /// have stored to: copies them to the buffer.
+    /// Takes changed neighbours from a page on, as many as the buffer holds, as unchanged, or one page that programs
+    /// may have stored to: copies them to the buffer.
     pub(super) fn take_changed(&mut self, from: u64, buffer: &mut [u8]) -> Option<ChangedPiece> {
         let mut first = from;
         loop {
@@ -346,7 +346,7 @@ impl CachedPages {
         let unchanged = (marks.changed & gone).count_ones() as usize;
         marks.placed &= kept;
         marks.changed &= kept;
-        // What programs store behind the end is nobody's, until the file is longer.
+        // Stores of programs behind the end are nobody's, until the file is longer.
         match self.object.as_mut().map(Arc::get_mut) {
             Some(Some(object)) => {
                 bits(gone).for_each(|bit| drop(object.take((group * GROUP + bit) as usize)));
