@@ -52,7 +52,7 @@ mod pages;
 
 use device::{Blocks, WaitsOnStack};
 use names::KnownNames;
-use pages::{CachedPages, ChangedPiece};
+use pages::{CachedPages, ChangedPiece, Spares};
 
 /// Number of requests that wait for a volume; more fail with `EAGAIN`. Each is a call that waits, or a step of one.
 const MOST_REQUESTS: usize = 4096;
@@ -67,7 +67,7 @@ const FETCHED_AHEAD: u64 = 16;
 /// Pages that are written at a time.
 const WRITTEN_AT_A_TIME: usize = 4;
 /// Number of files that are looked at for pages to give back, at a time.
-const FILES_AT_A_TIME: usize = 32;
+const MOST_FILES_AT_A_TIME: usize = 256;
 
 /// The present time, for changes.
 fn now() -> Stamp {
@@ -481,8 +481,22 @@ impl MountedVolume {
 
     /// Gives back pages of some files; returns whether there were any. Has changes written.
     fn give_back(&self) -> bool {
-        let mut given = 0;
-        for _ in 0..FILES_AT_A_TIME {
+        // Pages that were used go as well, if there are no others.
+        let has_given = self.give_back_some(Spares::Used) || self.give_back_some(Spares::Nothing);
+        if let Some(mut changed) = self.changed.try_lock()
+            && !changed.files.is_empty()
+        {
+            changed.expires = 0;
+            drop(changed);
+            self.wake();
+        }
+        has_given
+    }
+
+    /// Gives back pages of the first file that has some, after the one that had some last.
+    fn give_back_some(&self, spares: Spares) -> bool {
+        let most = self.inodes.try_lock().map_or(0, |inodes| inodes.len());
+        for _ in 0..most.min(MOST_FILES_AT_A_TIME) {
             // A lock that is taken is that of a task which perhaps lacks memory itself.
             let Some(inodes) = self.inodes.try_lock() else { break };
             let hand = self.hand.load(Ordering::Relaxed).into();
@@ -493,18 +507,12 @@ impl MountedVolume {
             self.hand.store(found as u32 + 1, Ordering::Relaxed);
             if let Some(inode) = inode
                 && let Some(mut pages) = inode.pages.try_lock()
+                && pages.give_back(spares) > 0
             {
-                given += pages.give_back();
+                return true;
             }
         }
-        if let Some(mut changed) = self.changed.try_lock()
-            && !changed.files.is_empty()
-        {
-            changed.expires = 0;
-            drop(changed);
-            self.wake();
-        }
-        given > 0
+        false
     }
 
     /// Charges the present payer for the time since the last charge, and begins to work for another one.
@@ -858,6 +866,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn work_unasked(&mut self) {
         if self.shared.has_to_write() {
             self.write_some();
+            self.pause();
         } else {
             self.end_some();
         }

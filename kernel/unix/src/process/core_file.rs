@@ -241,7 +241,11 @@ impl Process {
         };
         // On a volume it lasts from now on.
         if let Some(file) = on_volume(&*file)
-            && let Ok(submission) = file.node().volume().submit(&self.account, self.id, VolumeRequest::Synchronise)
+            && let Ok(submission) = file.node().volume().submit(
+                &self.account,
+                self.id,
+                VolumeRequest::Synchronise(Some(file.node().clone())),
+            )
         {
             let _ = submission.answer().await;
         }
@@ -318,7 +322,9 @@ impl Process {
                 return Err(Errno::EROFS);
             }
             Opened::Stored(file, mount) => Box::new(Stored { file, mount }),
-            Opened::OnVolume(node, mount) => Box::new(VolumeFile::open(node, mount, Access::Write, false)?),
+            Opened::OnVolume(node, mount) => {
+                Box::new(VolumeFile::open(node, mount, Access::Write, false, &self.account)?)
+            }
             Opened::Generated(..) | Opened::Same(_) => return Err(Errno::EINVAL),
         };
         let status = file.status();

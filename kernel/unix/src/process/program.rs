@@ -174,17 +174,23 @@ fn copied(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
     Ok(copy)
 }
 
-/// Reads the first bytes of a range of a file, as many as there are.
-async fn read_range(content: &Content, range: Range<u64>, whom: For<'_>) -> Result<Vec<u8>, Errno> {
+/// Reads the first bytes of a range of a file, as many as there are; `None` if they are to be fetched.
+fn read_in_place(content: &Content, range: &Range<u64>) -> Result<Option<Vec<u8>>, Errno> {
     let length = (range.end - range.start) as usize;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
     bytes.resize(length, 0);
-    match content.read_at(range.start, &mut bytes) {
-        Some(count) => bytes.truncate(count),
-        None => bytes = content.fetch(whom.payer(), range.start, length).await?,
+    let Some(count) = content.read_at(range.start, &mut bytes) else { return Ok(None) };
+    bytes.truncate(count);
+    Ok(Some(bytes))
+}
+
+/// Reads the first bytes of a range of a file, as many as there are.
+async fn read_range(content: &Content, range: Range<u64>, whom: For<'_>) -> Result<Vec<u8>, Errno> {
+    match read_in_place(content, &range)? {
+        Some(bytes) => Ok(bytes),
+        None => content.fetch(whom.payer(), range.start, (range.end - range.start) as usize).await,
     }
-    Ok(bytes)
 }
 
 /// The program that a path leads to, behind any scripts.
@@ -341,12 +347,16 @@ impl For<'_> {
 
 /// Returns the file of a program, and follows its path in steps.
 async fn executable(directory: &Place, path: &[u8], caller: u32, whom: For<'_>) -> Result<Content, Errno> {
-    let mut path = Path::from_directory(|| Ok(directory.clone()), copied(path)?, caller)?;
+    let path = Path::from_directory(|| Ok(directory.clone()), copied(path)?, caller)?;
+    let mut path = path.paid_by(whom.payer().0);
     loop {
         match path.look_up(LastLink::Follow) {
             Ok(place) => return Content::of(place),
             Err(Halt::Failed(error)) => return Err(error),
-            Err(Halt::Later) => pause_for(whom).await?,
+            Err(Halt::Later) => {
+                pause_for(whom).await?;
+                path.run_errand().await;
+            }
         }
     }
 }
@@ -764,7 +774,8 @@ pub(crate) async fn spawn(
 /// this distance from its place in the file.
 pub(crate) fn mapped_files(file: &Place, bias: u64, mut each: impl FnMut(MappedFile)) {
     let Ok(content) = Content::of(file.clone()) else { return };
-    let Ok(head) = read_range(&content, 0..HEAD_LENGTH as u64) else { return };
+    // A process that has run so far has left the start of its file in memory, most often.
+    let Ok(Some(head)) = read_in_place(&content, &(0..HEAD_LENGTH as u64)) else { return };
     let Ok(image) = Image::parse_head(&head, content.size(), ::program::DEFAULT_BASE) else { return };
     let moved = match image.placement() {
         ::program::Placement::Fixed => 0,

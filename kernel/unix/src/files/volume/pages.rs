@@ -46,7 +46,7 @@ const CHANGED_SHARE: usize = 10;
 /// Age at which changes are written (Linux: `dirty_expire_centisecs`).
 pub(super) const EXPIRES_NS: u64 = 30_000_000_000;
 /// Number of groups of pages that are looked at for some to give back, at a time.
-const GROUPS_AT_A_TIME: usize = 16;
+const GROUPS_AT_A_TIME: usize = 8;
 /// Pages of a group.
 const GROUP: u64 = u64::BITS as u64;
 
@@ -131,6 +131,15 @@ struct Marks {
     stored: u64,
     /// It was used since the last look for pages to give back.
     used: u64,
+}
+
+/// The pages that stay when some are given back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spares {
+    /// Those that were used since the last look.
+    Used,
+    /// None that can go.
+    Nothing,
 }
 
 /// A piece of changes that is to be written.
@@ -362,16 +371,16 @@ impl CachedPages {
         Some(group + 1)
     }
 
-    /// Gives back pages that are as on the volume and were not used since the last look, of some groups; returns their
-    /// number.
-    pub(super) fn give_back(&mut self) -> usize {
+    /// Gives back pages that are as on the volume, of some groups; returns their number.
+    pub(super) fn give_back(&mut self, spares: Spares) -> usize {
         let Some(object) = self.object.as_mut().and_then(Arc::get_mut) else { return 0 };
         let mut given = 0;
         for _ in 0..GROUPS_AT_A_TIME.min(self.marks.len()) {
             let Some(group) = self.marks.first_from(self.hand).or_else(|| self.marks.first_from(0)) else { break };
             self.hand = group + 1;
             let Some(marks) = self.marks.get_mut(group) else { break };
-            let gone = marks.present & !marks.changed & !marks.stored & !marks.used;
+            let used = if spares == Spares::Used { marks.used } else { 0 };
+            let gone = marks.present & !marks.changed & !marks.stored & !used;
             marks.used = 0;
             marks.present &= !gone;
             marks.placed &= !gone;
@@ -418,7 +427,7 @@ mod tests {
         Change(u64),
         Take(u64, usize),
         Cut(u64),
-        GiveBack,
+        GiveBack(bool),
         Map(bool),
     }
 
@@ -430,7 +439,7 @@ mod tests {
             3 => page().prop_map(Step::Change),
             2 => (page(), 1..4usize).prop_map(|(page, most)| Step::Take(page, most)),
             2 => (page(), 0..PAGE_SIZE as u64).prop_map(|(page, within)| Step::Cut(page * PAGE_SIZE as u64 + within)),
-            2 => Just(Step::GiveBack),
+            2 => any::<bool>().prop_map(Step::GiveBack),
             1 => any::<bool>().prop_map(Step::Map),
         ]
     }
@@ -513,15 +522,15 @@ mod tests {
                         }),
                     }
                 }
-                Step::GiveBack => {
-                    let gone = |known: &Known| !known.changed && !known.used;
-                    let expected = model.values().filter(|known| gone(known)).count();
-                    let given = pages.give_back();
+                Step::GiveBack(spares) => {
+                    let stays = |known: &Known| known.changed || spares && known.used;
+                    let expected = model.values().filter(|known| !stays(known)).count();
+                    let given = pages.give_back(if spares { Spares::Used } else { Spares::Nothing });
                     if mapping.is_some() {
                         assert_eq!(given, 0);
                     } else {
                         assert_eq!(given, expected);
-                        model.retain(|_, known| !gone(known));
+                        model.retain(|_, known| stays(known));
                         model.values_mut().for_each(|known| known.used = false);
                     }
                 }
