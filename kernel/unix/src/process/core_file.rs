@@ -21,9 +21,11 @@ mod writer;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use ::signals::{Information, Signal};
+use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use abi_unix::types::{limit, mode};
 use filesystem::{Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, OpenOptions, Writes};
@@ -208,7 +210,7 @@ impl Process {
             self.lines.print(format_args!("no core file: there is no memory"));
         } else if self.dump.is_wanted() {
             executor::set_priority(executor::current(), self.own_priority());
-            Box::pin(self.write_core_file_of(&threads)).await;
+            boxed(self.write_core_file_of(&threads)).await;
             // The rest of its end is done immediately, as that of others.
             self.standing.has_ended();
         }
@@ -351,6 +353,12 @@ impl Process {
             None => file.truncate(length).map(|_| ()),
         }
     }
+}
+
+/// Puts work into memory of its own, for which there is some: a frame at most.
+fn boxed<T>(work: T) -> Pin<Box<T>> {
+    const { assert!(size_of::<T>() <= PAGE_SIZE) };
+    Box::pin(work)
 }
 
 /// Returns a file of a volume.

@@ -37,6 +37,9 @@ const MOST_AUXILIARY: usize = 32;
 /// Parts of the list of regions whose memory is charged together.
 const CHARGED: usize = 64;
 
+/// Regions that are listed in a step: each one's page tables are looked at.
+const LISTED_AT_A_TIME: usize = 4;
+
 /// A region in the file.
 #[derive(Clone, Copy)]
 struct PlannedRegion {
@@ -226,7 +229,11 @@ async fn write_all(sink: &mut Sink<'_>, threads: &Queue<LeftThread>, death: (Inf
     notes.write(sink, threads, death).await?;
     sink.fill(PAGE as u64).await?;
     let mut offset = first;
-    for _ in 0..count {
+    for number in 0..count {
+        // Thousands of regions may have no pages.
+        if number % steps::ENTRIES == 0 {
+            end_step(process).await?;
+        }
         let Some(part) = rotate(&mut parts) else { break };
         write_pages(sink, part, offset).await?;
         offset += part.dumped - part.start;
@@ -262,6 +269,7 @@ async fn write_pages(sink: &mut Sink<'_>, part: PlannedRegion, offset: u64) -> R
                 sink.buffer.resize(length + PAGE, 0);
                 if !process.space().lock().copy_dumped_page(page, &mut sink.buffer[length..]) {
                     sink.buffer.truncate(length);
+                    end_step(process).await?;
                 }
                 at = page + PAGE as u64;
             }
@@ -283,6 +291,8 @@ async fn parts(process: &Arc<Process>) -> Result<(Queue<PlannedRegion>, Charge),
         if parts.len().is_multiple_of(CHARGED) {
             charge.resize((parts.len() + CHARGED) * size_of::<PlannedRegion>())?;
             parts.reserve(parts.len() + CHARGED).map_err(|_| Errno::ENOMEM)?;
+        }
+        if parts.len().is_multiple_of(LISTED_AT_A_TIME) {
             end_step(process).await?;
         }
         let Some(region) = process.space().lock().dumped_region_above(at) else { return Ok((parts, charge)) };
