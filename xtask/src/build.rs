@@ -154,7 +154,12 @@ pub fn own_programs(
     let mut command = match package.has_std() {
         true => {
             linux_target::ensure(progress)?;
-            linux_target::cargo(workspace, "build", &with_std)
+            let mut command = linux_target::cargo(workspace, "build", &with_std);
+            if manifest.starts_with(&workspace.root) {
+                // The tree's profile is that of programs without it.
+                command.env("CARGO_PROFILE_RELEASE_PANIC", "unwind");
+            }
+            command
         }
         false => builder.cargo("build", Compiled::Programs),
     };

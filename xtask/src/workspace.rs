@@ -124,7 +124,9 @@ impl Crate {
 
     /// Whether its programs have the standard library and the runtime of COPS. They are built for Linux on riscv64.
     pub fn has_std(&self) -> bool {
-        let asks = |needed: &Dependency| needed.name == "runtime" && needed.features.iter().any(|name| name == "std");
+        // Of the features of `cops`: two others need it.
+        let is_std = |feature: &String| ["std", "futures-io", "hyper"].contains(&feature.as_str());
+        let asks = |needed: &Dependency| needed.name == "runtime" && needed.features.iter().any(is_std);
         self.dependencies.iter().any(asks)
     }
 

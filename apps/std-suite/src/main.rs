@@ -8,13 +8,16 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use cops::Errno;
+use cops::io::BufWriter;
 use cops::sync::Notify;
+use futures_io::AsyncWrite;
 
 /// The result of a test: the error is the failure.
 type Outcome = Result<(), String>;
@@ -96,6 +99,18 @@ async fn ended(way: &str) -> i32 {
             let _ = cops::spawn(async { panic!("a coroutine panics") }).await;
             0
         }
+        "panic-in-thread" => match std::thread::spawn(|| panic!("a thread panics")).join() {
+            Ok(()) => 1,
+            Err(_) => 4,
+        },
+        "panic-in-own-thread" => match cops::thread::spawn(|| panic!("a thread of cops panics")) {
+            Ok(thread) => thread.join(),
+            Err(_) => 1,
+        },
+        "caught" => match std::panic::catch_unwind(|| panic!("a panic that is caught")) {
+            Ok(()) => 1,
+            Err(_) => 6,
+        },
         "preemption" => {
             cops::preemption::enable();
             0
@@ -290,10 +305,16 @@ async fn sockets_of_both_libraries_talk() -> Outcome {
     let listener = must!(cops::net::TcpListener::bind("127.0.0.1:0"));
     let address = SocketAddr::V4(must!(listener.local_address()));
     let server = cops::spawn(async move {
-        let (stream, _) = listener.accept().await?;
+        let stream = Arc::new(listener.accept().await?.0);
         let (result, bytes) = stream.read_exact(vec![0; 5]).await;
         result?;
-        stream.write_all(bytes).await.0
+        let mut writer = BufWriter::new(stream.clone());
+        writer.write_all(&bytes).await?;
+        // The client reads to the end, and this end keeps its connection until it has gone.
+        if std::future::poll_fn(|context| Pin::new(&mut writer).poll_close(context)).await.is_err() {
+            return Err(Errno::EIO);
+        }
+        stream.read_to_end(Vec::new()).await.0.map(drop)
     });
     let client = std::thread::spawn(move || {
         let mut stream = std::net::TcpStream::connect(address)?;
@@ -330,6 +351,9 @@ async fn children_end_as_they_should() -> Outcome {
         ("unflushed", 3, "this line has no end", ""),
         ("exit", 9, "", ""),
         ("panic", 101, "", "a coroutine panics"),
+        ("panic-in-thread", 4, "", "a thread panics"),
+        ("panic-in-own-thread", 101, "", "a thread of cops panics"),
+        ("caught", 6, "", "a panic that is caught"),
         ("preemption", 101, "", "cannot preempt"),
         ("error", 5, "", "No such file or directory"),
         ("nonsense", 2, "", "unknown way to end: nonsense"),

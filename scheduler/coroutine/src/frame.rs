@@ -200,6 +200,34 @@ static FRAMES: [Frame; FRAMES_LENGTH] = [const {
 /// One bit for each frame that has a worker.
 static CLAIMED: AtomicU64 = AtomicU64::new(0);
 
+/// Panics that leave a future. They end where the scheduler called, which aborts the process; before that they are told
+/// to the process's own code, which may end it in another way. Where panics abort there is nothing of this.
+#[cfg(panic = "unwind")]
+pub mod unwinding {
+    use core::sync::atomic::{AtomicPtr, Ordering};
+
+    /// A `fn()`, or null.
+    static HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+    /// Sets the function that is called when a panic leaves a future.
+    pub fn handle_by(handler: fn()) {
+        HANDLER.store(handler as *mut (), Ordering::Relaxed);
+    }
+
+    /// Lives while a future is polled, and is forgotten afterwards.
+    pub(super) struct Guard;
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            let handler = HANDLER.load(Ordering::Relaxed);
+            if !handler.is_null() {
+                // SAFETY: only `handle_by` writes here, and it writes such a function's address.
+                unsafe { core::mem::transmute::<*mut (), fn()>(handler)() };
+            }
+        }
+    }
+}
+
 impl Frame {
     /// Claims a frame for a worker of this executor; `None` if all are in use.
     pub fn claim(executor: usize) -> Option<&'static Frame> {
@@ -237,7 +265,11 @@ impl Frame {
             (*self.waker.get()).write(Waker::new(core::ptr::without_provenance(cid as usize), vtable))
         };
         let mut context = Context::from_waker(waker);
+        #[cfg(panic = "unwind")]
+        let unwinding = unwinding::Guard;
         let answer = future.poll(&mut context);
+        #[cfg(panic = "unwind")]
+        core::mem::forget(unwinding);
         // SAFETY: the frame belongs to the caller; `yield_now` writes only during a poll.
         let pending = unsafe { self.answer.get().replace(PENDING) };
         match answer {

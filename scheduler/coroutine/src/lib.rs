@@ -68,6 +68,8 @@ mod tests;
 #[cfg(not(loom))]
 mod trace;
 
+#[cfg(all(not(loom), panic = "unwind"))]
+pub use frame::unwinding;
 #[cfg(not(loom))]
 pub use {
     abi_queue::{MAXIMUM_WORKERS, Priority, ReadyWord},

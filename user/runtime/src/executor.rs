@@ -25,7 +25,7 @@ use unix::{Errno, Result};
 
 /// Bytes of the stack of a worker other than the first; a guard page lies below it.
 #[cfg(on_cops)]
-const STACK: usize = 256 * 1024;
+const STACK: usize = crate::thread::STACK;
 #[cfg(on_cops)]
 const GUARD: usize = 4096;
 
@@ -99,7 +99,7 @@ pub(crate) fn work(number: usize) -> ! {
         .expect("each worker is made once, and there are no more than the kernel allows");
     // SAFETY: the handler uses atomics, and the scheduler's wake, which is never interrupted by it.
     let handled = unsafe { unix::interrupt::set_handler(interrupt::on_interrupt, || local::current().index.get()) };
-    debug_assert!(handled.is_ok() || cfg!(not(target_os = "none")));
+    debug_assert!(handled.is_ok() || cfg!(not(on_cops)));
     // SAFETY: as above, without the scheduler; it computes with integers alone.
     unsafe { unix::interrupt::set_quick_handler(interrupt::on_interrupt_quickly) };
     work_as(worker, number)

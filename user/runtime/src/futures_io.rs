@@ -40,9 +40,9 @@ impl<W: crate::io::AsyncWrite> AsyncWrite for BufWriter<W> {
         BufWriter::poll_flush(&mut self, context).map_err(error)
     }
 
-    /// Writes the bytes in the buffer; the sink ends when it is dropped.
-    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        AsyncWrite::poll_flush(self, context)
+    /// Writes the bytes in the buffer, and ends this direction of a connection.
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        BufWriter::poll_flush(&mut self, context).map_ok(|()| self.get_ref().end()).map_err(error)
     }
 }
 

@@ -14,7 +14,7 @@ use futures_io::{AsyncBufRead, AsyncWrite};
 use hyper::rt::{Read, ReadBufCursor, Write};
 
 use crate::io::{BufReader, BufWriter};
-use crate::net::{Shutdown, TcpStream};
+use crate::net::TcpStream;
 
 /// Bytes of the buffer of each direction.
 const CAPACITY: usize = 4096;
@@ -63,9 +63,6 @@ impl Write for Connection {
 
     /// Ends this direction of the connection, behind all bytes that were written.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(AsyncWrite::poll_flush(Pin::new(&mut self.writer), context))?;
-        // A peer that has gone already is no error of this end.
-        let _ = self.writer.get_ref().shutdown(Shutdown::Write);
-        Poll::Ready(Ok(()))
+        AsyncWrite::poll_close(Pin::new(&mut self.writer), context)
     }
 }

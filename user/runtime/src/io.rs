@@ -105,6 +105,9 @@ pub trait AsyncWrite {
 
     /// Begins to write the range, or a part of it.
     fn start_write(&self, from: Part<Vec<u8>>) -> Self::Writing;
+
+    /// Tells the other side that nothing follows, where both directions end by themselves: for connections.
+    fn end(&self) {}
 }
 
 macro_rules! through_references {
@@ -122,6 +125,10 @@ macro_rules! through_references {
 
             fn start_write(&self, from: Part<Vec<u8>>) -> T::Writing {
                 (**self).start_write(from)
+            }
+
+            fn end(&self) {
+                (**self).end();
             }
         }
     )* };
@@ -316,7 +323,7 @@ macro_rules! stream {
             }
         }
     };
-    ($type:ty, write) => {
+    ($type:ty, write $(, $end:item)?) => {
         impl $type {
             /// Writes at most the buffer's length and returns the number of bytes, with the buffer.
             ///
@@ -350,6 +357,8 @@ macro_rules! stream {
             fn start_write(&self, from: $crate::buffer::Part<alloc::vec::Vec<u8>>) -> Self::Writing {
                 self.write(from)
             }
+
+            $($end)?
         }
     };
 }

@@ -13,7 +13,7 @@ use crate::call::Operation;
 
 /// The result of [`main`](crate::main) in a program without the standard library: the function that the start-up code
 /// calls.
-#[cfg(not(all(on_cops, feature = "std")))]
+#[cfg(not(feature = "std"))]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! main_function {
@@ -30,7 +30,7 @@ macro_rules! main_function {
 }
 
 /// The result of [`main`](crate::main) in a program with the standard library: a `main` as usual.
-#[cfg(all(on_cops, feature = "std"))]
+#[cfg(feature = "std")]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! main_function {

@@ -181,7 +181,14 @@ pub struct TcpStream {
 }
 
 stream!(TcpStream, read);
-stream!(TcpStream, write);
+stream!(
+    TcpStream,
+    write,
+    fn end(&self) {
+        // A peer that has gone already is no error of this end.
+        let _ = self.shutdown(Shutdown::Write);
+    }
+);
 owns_descriptor!(TcpListener, TcpStream, UdpSocket);
 
 impl TcpStream {

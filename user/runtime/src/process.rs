@@ -15,7 +15,13 @@ use crate::file::c_string;
 use unix::process::{Child as Which, StringList};
 use unix::{Descriptor, Result};
 
-pub use unix::process::{Change, Ending, exit, number, parent};
+pub use unix::process::{Change, Ending, number, parent};
+
+// With the standard library its buffers are written first.
+#[cfg(all(on_cops, feature = "std"))]
+pub use std::process::exit;
+#[cfg(not(all(on_cops, feature = "std")))]
+pub use unix::process::exit;
 
 /// Source of a new process's descriptor 0, 1 or 2.
 #[derive(Debug, Default)]

@@ -78,26 +78,16 @@ fn exit(status: i32) -> ! {
     unix::process::exit(status)
 }
 
-/// The panics of a program with the standard library.
+/// Exit status of a process in which a coroutine panicked, as without the standard library.
 #[cfg(all(on_cops, feature = "std"))]
-mod panics {
-    use std::boxed::Box;
-    use std::panic;
+pub(crate) const PANIC_STATUS: i32 = 101;
 
-    /// Exit status of a process that panicked, as without the standard library.
-    const STATUS: i32 = 101;
-
-    /// Has a panic in a coroutine end the process, as it does without the standard library: it could not be caught
-    /// below the scheduler. A panic in a thread of the program is that thread's.
-    pub(super) fn end_the_process() {
-        let print = panic::take_hook();
-        panic::set_hook(Box::new(move |information| {
-            print(information);
-            if crate::local::current().index.get() != crate::local::NO_WORKER {
-                std::process::exit(STATUS);
-            }
-        }));
-    }
+/// Has a panic that leaves a coroutine end the process, as it does without the standard library: the scheduler could
+/// not go on. One that the coroutine catches is its own.
+#[cfg(all(on_cops, feature = "std"))]
+fn end_at_panics() {
+    #[cfg(panic = "unwind")]
+    coroutine::unwinding::handle_by(|| exit(PANIC_STATUS));
 }
 
 /// Finds the pages that the kernel has mapped, and makes the executor.
@@ -112,7 +102,7 @@ fn prepare() -> Result<(), &'static str> {
     #[cfg(target_os = "none")]
     unix::panic::set_place(executor::place);
     #[cfg(feature = "std")]
-    panics::end_the_process();
+    end_at_panics();
     let address = |key| unix::start::auxiliary_value(key).filter(|address| *address != 0);
     let ring = address(auxiliary::COPS_COMPLETION_RING).ok_or("the kernel gave no completion ring")?;
     let global = address(auxiliary::COPS_GLOBAL_PAGE).ok_or("the kernel gave no global page")?;

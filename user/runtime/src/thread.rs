@@ -32,8 +32,8 @@ use unix::{Errno, Result};
 
 use crate::local;
 
-/// Default bytes of a thread's stack; pages come at their first use.
-pub const STACK: usize = 256 * 1024;
+/// Default bytes of a thread's stack; pages come at their first use. Code of the standard library is used to more.
+pub const STACK: usize = if cfg!(all(on_cops, feature = "std")) { 2 << 20 } else { 256 * 1024 };
 /// Bytes of the guard below a stack.
 const GUARD: usize = 4096;
 
@@ -51,7 +51,14 @@ mod of_library {
     /// Starts a thread.
     pub(super) fn start(stack: usize, body: Body) -> Result<()> {
         // `ENOMEM` is told as `EAGAIN`, as pthread_create(3) does.
-        let started = std::thread::Builder::new().stack_size(stack).spawn(move || body().finish());
+        let started = std::thread::Builder::new().stack_size(stack).spawn(move || {
+            // A panic ends the process, as in every thread of this module: nobody could wait for the result.
+            let Ok(finished) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) else {
+                std::process::exit(crate::start::PANIC_STATUS)
+            };
+            drop_values(&local::current().values);
+            finished.finish();
+        });
         started.map(drop).map_err(|_| Errno::EAGAIN)
     }
 

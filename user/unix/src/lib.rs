@@ -13,6 +13,12 @@
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+#[cfg(all(feature = "std", target_os = "none"))]
+compile_error!("the feature `std` of `cops` is for the target riscv64gc-unknown-linux-gnu");
+// musl passes the functions before `main` no arguments, and they would be looked for at a wrong place.
+#[cfg(all(on_cops, feature = "std", not(target_env = "gnu")))]
+compile_error!("programs with `std` and `cops` need glibc: the target riscv64gc-unknown-linux-gnu");
+
 pub mod authority;
 pub mod callers;
 pub mod descriptor;
