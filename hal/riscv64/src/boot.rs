@@ -43,7 +43,23 @@ global_asm!(
     .option arch, +a, +zihintpause
     .globl _start
 _start:
-    csrw    sie, zero
+    # The header by which boot loaders know an image, start it and keep its memory free (Linux's documentation,
+    # arch/riscv/boot-image-header.rst); its first word is the first instruction.
+    .option push
+    .option norvc
+    j       5f
+    .word   0
+    .option pop
+    .dword  0x200000
+    .dword  __image_end - __image_start
+    .dword  0
+    .word   2
+    .word   0
+    .dword  0
+    .ascii  "RISCV\0\0\0"
+    .ascii  "RSC\5"
+    .word   0
+5:  csrw    sie, zero
     # Only the first hart boots. Relaxed: no other hart has written anything yet.
     lla     t0, {first}
     li      t1, 1
