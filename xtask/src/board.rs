@@ -105,11 +105,18 @@ pub enum Clock {
 }
 
 /// The other end of the network card's cable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Network {
     /// QEMU's user network, with forwarded ports.
     #[default]
     User,
+    /// QEMU's user network, which serves files of a directory by TFTP.
+    Files {
+        /// The directory.
+        directory: PathBuf,
+        /// The file that DHCP names.
+        first: &'static str,
+    },
     /// A UDP socket of QEMU on this host; each datagram is a frame.
     Frames {
         /// QEMU's port.
@@ -214,10 +221,13 @@ impl Board {
         let gdb = if configuration.gdb_port.is_some() { &self.qemu.waiting_for_gdb[..] } else { &[] };
         let all = self.templates(configuration.machine).chain(clock).chain(gdb);
 
-        let network = match configuration.network {
+        let network = match &configuration.network {
             Network::User => configuration.forwards.iter().fold("user".to_string(), |options, forward| {
                 format!("{options},hostfwd=tcp:127.0.0.1:{}-:{}", forward.host, forward.guest)
             }),
+            Network::Files { directory, first } => {
+                format!("user,tftp={},bootfile={first}", directory.to_string_lossy().replace(',', ",,"))
+            }
             Network::Frames { card, other } => {
                 let end = |name, port| format!(",{name}.type=inet,{name}.host=127.0.0.1,{name}.port={port}");
                 format!("dgram{}{}", end("local", card), end("remote", other))

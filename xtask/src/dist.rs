@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use filesystem::cpio;
 
 use crate::board::Board;
+use crate::boot_loader;
 use crate::build::Products;
 use crate::children::{self, Ending};
 use crate::context::{Context, Need};
@@ -17,6 +18,12 @@ const README: &str = include_str!("../template/README.txt");
 
 /// Programs that only test or measure the system itself, or that need files which are not in the bundle.
 const LEFT_OUT: [&str; 5] = ["bench", "fuzz", "linux-init", "soak", "tests"];
+
+/// The boot words that boot loaders pass.
+const BOOT_WORDS: &str = "init=/bin/shell";
+
+/// The configuration for boot loaders other than U-Boot's scripts.
+const EXTLINUX: &str = "extlinux/extlinux.conf";
 
 /// Longest time of packing.
 const TOOL_LIMIT: Duration = Duration::from_secs(300);
@@ -54,6 +61,9 @@ pub fn make(context: &Context, products: &Products) -> Result<PathBuf> {
         Ok(())
     };
     copy(&products.kernel, "kernel")?;
+    write_if_changed(&directory.join(boot_loader::IMAGE), &boot_loader::image(&products.kernel)?)?;
+    write_if_changed(&directory.join(boot_loader::SCRIPT), &boot_loader::script(BOOT_WORDS))?;
+    write_if_changed(&directory.join(EXTLINUX), boot_loader::extlinux(BOOT_WORDS).as_bytes())?;
     write_if_changed(&directory.join("initramfs.cpio"), &archive)?;
     write_if_changed(&directory.join("boot"), script(&context.board, &programs).as_bytes())?;
     make_executable(&directory.join("boot"))?;
@@ -61,7 +71,17 @@ pub fn make(context: &Context, products: &Products) -> Result<PathBuf> {
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
         copy(&context.workspace.root.join(licence), licence)?;
     }
-    let files = ["LICENSE-APACHE", "LICENSE-MIT", "README.txt", "boot", "initramfs.cpio", "kernel"];
+    let files = [
+        boot_loader::IMAGE,
+        "LICENSE-APACHE",
+        "LICENSE-MIT",
+        "README.txt",
+        "boot",
+        boot_loader::SCRIPT,
+        EXTLINUX,
+        "initramfs.cpio",
+        "kernel",
+    ];
     let sums = run("sha256sum", &files, &directory)?;
     write_if_changed(&directory.join("SHA256SUMS"), &sums)?;
     let bundle = format!("{name}.tar.gz");

@@ -109,9 +109,16 @@ fn tools(seen: &Seen) -> Vec<String> {
             say(true, format!("{} (package {})", item.description(), item.package()));
         }
     }
-    for item in
-        [Item::Qemu, Item::OpenSbi, Item::Clang, Item::Valgrind, Item::RiscvGcc, Item::RiscvLibc, Item::E2fsprogs]
-    {
+    for item in [
+        Item::Qemu,
+        Item::OpenSbi,
+        Item::Clang,
+        Item::Valgrind,
+        Item::RiscvGcc,
+        Item::RiscvLibc,
+        Item::E2fsprogs,
+        Item::UBoot,
+    ] {
         say(there(item), format!("{} (package {})", item.description(), item.package()));
     }
     lines

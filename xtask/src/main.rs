@@ -13,6 +13,7 @@ mod apt;
 mod bench;
 mod board;
 mod book;
+mod boot_loader;
 mod browser;
 mod build;
 mod callers;

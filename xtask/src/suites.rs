@@ -24,8 +24,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
+use filesystem::cpio;
 
-use crate::board::{Clock, Variant};
+use crate::board::{Clock, Network, Variant};
+use crate::boot_loader;
 use crate::build::{self, Broken, Checks, Counters, Products, Variation};
 use crate::callers::Programs;
 use crate::children::{self, Child, Ending};
@@ -44,7 +46,7 @@ use crate::own::{self, Chosen};
 use crate::profile::Sampler;
 use crate::serial::{TestLine, test_line};
 use crate::soak;
-use crate::toolchain::{self, Toolchain};
+use crate::toolchain::{self, Item, Toolchain};
 use crate::workspace::{self, Crate, CrateTarget, Workspace};
 
 /// A part of the tests.
@@ -586,6 +588,11 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
                 Err(error) => return Err(error),
             },
             "bundle" => short.push(on_all_harts.part(name, Boots::bundle)),
+            "boot loader" => match toolchain::ensure_on_host(&[Item::UBoot], &context.progress) {
+                Ok(()) => short.push(on_all_harts.part(name, Boots::boot_loader)),
+                Err(error) if arguments.filter.is_none() => eprintln!("note: left out: {name}: {error:#}"),
+                Err(error) => return Err(error),
+            },
             "profile" => short.push(on_one_hart.part(name, Boots::profile)),
             "faults" => short.extend(kernels.iter().map(|(name, kernel)| {
                 let kernel = kernel.clone();
@@ -906,7 +913,7 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     FAILING_ALLOCATIONS,
     "power cut",
     POWER_CUTS_OF_A_VOLUME,
@@ -916,6 +923,7 @@ const PARTS: [&str; 12] = [
     "a program from outside the tree",
     "standard library",
     "bundle",
+    "boot loader",
     "profile",
     "faults",
     "soak",
@@ -1245,6 +1253,48 @@ impl Boots<'_> {
         }
         show("the bundle's shell did its line, and its status came back");
         Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+    }
+
+    /// Lets U-Boot fetch the kernel's image and an archive over the network, and start them.
+    fn boot_loader(&self, log: &Path, show: Show) -> Found {
+        let directory = std::env::temp_dir().join(format!("xtask-boot-loader-{}", std::process::id()));
+        let mut run = || {
+            std::fs::create_dir_all(&directory)?;
+            let all = std::fs::read(&self.products.initramfs)?;
+            // The one program that is started: U-Boot fetches a few megabytes in a second.
+            let mut archive = cpio::Writer::new(0);
+            for entry in cpio::entries(&all) {
+                let entry = entry?;
+                match entry.path {
+                    b"bin" => archive.directory(entry.path, entry.permissions)?,
+                    b"bin/hello" => archive.file(entry.path, entry.permissions, entry.data)?,
+                    _ => {}
+                }
+            }
+            let write = |name: &str, content: &[u8]| std::fs::write(directory.join(name), content);
+            write(boot_loader::IMAGE, &boot_loader::image(&self.products.kernel)?)?;
+            write("initramfs.cpio", &archive.finish())?;
+            write(boot_loader::SCRIPT, &boot_loader::script("init=/bin/hello"))?;
+            // QEMU's own archive, which U-Boot replaces.
+            let empty = directory.join("empty");
+            std::fs::write(&empty, "")?;
+            let mut configuration = self.context.configuration(&self.products, &self.machine, String::new());
+            configuration.kernel = boot_loader::U_BOOT.into();
+            configuration.initramfs = empty;
+            configuration.network = Network::Files { directory: directory.clone(), first: boot_loader::SCRIPT };
+            let mut guest =
+                Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)?;
+            for expected in ["Starting kernel ...", "Hello, world!"] {
+                guest.wait_for(expected, SILENCE_LIMIT, |line| (line.trim() == expected).then_some(()))?;
+            }
+            guest.wait_for_end(END_LIMIT)?;
+            show("U-Boot fetched the image and an archive, and its program ran");
+            Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+        };
+        let result = run();
+        // It is not there if it could not be made.
+        let _ = std::fs::remove_dir_all(&directory);
+        result
     }
 
     /// Takes samples of a program that is busy for ever, and looks for functions of the kernel, of the program, and of

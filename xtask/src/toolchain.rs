@@ -110,6 +110,8 @@ pub enum Item {
     Strip,
     /// The programs that make and check volumes of ext4.
     E2fsprogs,
+    /// The boot loader of many boards, for QEMU's machine.
+    UBoot,
 }
 
 impl Item {
@@ -139,6 +141,7 @@ impl Item {
             Item::Fdt => "libfdt-dev",
             Item::Strip => "binutils",
             Item::E2fsprogs => "e2fsprogs",
+            Item::UBoot => "u-boot-qemu",
         }
     }
 
@@ -168,6 +171,7 @@ impl Item {
             Item::Fdt => "the library libfdt, for `machine`",
             Item::Strip => "strip, for `machine`",
             Item::E2fsprogs => "mke2fs and e2fsck, for `image` and the tests of volumes",
+            Item::UBoot => "U-Boot, for the tests of boot loaders",
         }
     }
 }
@@ -441,6 +445,7 @@ pub fn look() -> Seen {
     note(Item::Clang, find_program("clang").is_some());
     note(Item::Valgrind, find_program("valgrind").is_some());
     note(Item::E2fsprogs, crate::image::tools_are_there());
+    note(Item::UBoot, Path::new(crate::boot_loader::U_BOOT).exists());
     note(Item::RiscvGcc, find_program(RISCV_GCC).is_some());
     note(Item::RiscvLibc, Path::new(RISCV_LIBC).exists());
     for (item, program) in OF_QEMU_PROGRAMS {
