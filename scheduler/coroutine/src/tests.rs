@@ -489,7 +489,8 @@ fn waits_are_reported_while_the_executor_is_observed() {
     // A marked waker wakes as any other.
     let marked = kept.lock().unwrap().take().unwrap();
     marked.wake_by_ref();
-    marked.clone().wake();
+    let copy = marked.clone();
+    copy.wake();
     assert_eq!(look(&[]).0, []);
     executor.wake(waits).unwrap();
     look(&[]);
