@@ -401,8 +401,10 @@ fn splice(link: &Held<'_>, rest: &[u8]) -> Result<Vec<u8>, Error> {
         return Err(Error::InvalidArgument);
     };
     let length = target.len() + rest.len();
+    // A link whose target leads through itself makes the path longer each time: a loop, as on Linux, which looks at no
+    // length here.
     if length > MAX_WAY_LENGTH {
-        return Err(Error::NameTooLong);
+        return Err(Error::TooManySymbolicLinks);
     }
     let mut path = Vec::new();
     memory::reserve(&mut path, length)?;

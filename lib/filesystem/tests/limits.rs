@@ -108,6 +108,22 @@ fn names_and_paths_have_a_greatest_length() {
     }
 }
 
+/// Found by random operations beside Linux's: the path grows at each turn, beyond its greatest length before the link
+/// has been followed too often.
+#[test]
+fn a_link_that_leads_through_itself_is_a_loop() {
+    let (filesystem, root) = new();
+    for length in [1, MAX_NAME_LENGTH, MAX_NAME_LENGTH + 1, MAX_PATH_LENGTH - 2] {
+        let target = [b"a/", &vec![b'n'; length][..]].concat();
+        filesystem.make_symbolic_link(&root, b"a", &target, NOW).unwrap();
+        for path in [&b"a/a"[..], b"a", b"a/"] {
+            let found = filesystem.look_up(&root, path, LastLink::Follow);
+            assert_eq!(found.err(), Some(Error::TooManySymbolicLinks), "{length}");
+        }
+        filesystem.unlink(&root, b"a", NOW).unwrap();
+    }
+}
+
 #[test]
 fn symbolic_links_are_followed_so_many_times() {
     let (filesystem, root) = new();

@@ -774,8 +774,9 @@ impl Path {
     /// Goes on at the target of a symbolic link, with the rest of the path behind it.
     pub(crate) fn follow_target(&mut self, mut target: Vec<u8>) -> Result<(), Errno> {
         self.follow(1)?;
+        // A link that leads through itself makes the path longer each time.
         if target.len() + self.path.len() > 2 * LONGEST_PATH {
-            return Err(Errno::ENAMETOOLONG);
+            return Err(Errno::ELOOP);
         }
         target.try_reserve(self.path.len()).map_err(|_| Errno::ENOMEM)?;
         target.extend_from_slice(&self.path);
