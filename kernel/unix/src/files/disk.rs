@@ -958,12 +958,15 @@ pub(super) mod tests {
     /// Bytes of the second disk, and whether its requests fail.
     pub(in crate::files) static SECOND: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
     pub(in crate::files) static SECOND_FAILS: AtomicBool = AtomicBool::new(false);
+    /// A byte of the second disk that cannot be read; 0 for none.
+    pub(in crate::files) static SECOND_IS_BAD_AT: AtomicUsize = AtomicUsize::new(0);
     pub(in crate::files) const SECOND_SIZE: usize = 16 << 20;
 
     /// The device of the second disk, for volumes.
     #[derive(Default)]
     struct SecondDevice {
-        begun: VecDeque<usize>,
+        /// The numbers of requests, and whether they meet the bad byte.
+        begun: VecDeque<(usize, bool)>,
     }
 
     impl Device for SecondDevice {
@@ -984,8 +987,12 @@ pub(super) mod tests {
                 (Request::Write(sector), Some(frame)) => frame.read(0, &mut disk[sector as usize * 512..][..length]),
                 _ => 0,
             };
-            let number = (0..8).find(|number| !self.begun.contains(number)).expect("no more than there may be");
-            self.begun.push_back(number);
+            let bad = SECOND_IS_BAD_AT.load(Ordering::Relaxed);
+            let is_bad = matches!(request, Request::Read(sector) if bad > 0
+                && (sector as usize * 512..sector as usize * 512 + length).contains(&bad));
+            let is_free = |number: &usize| self.begun.iter().all(|(begun, _)| begun != number);
+            let number = (0..8).find(is_free).expect("no more than there may be");
+            self.begun.push_back((number, is_bad));
             Ok(number)
         }
 
@@ -994,8 +1001,9 @@ pub(super) mod tests {
         }
 
         fn take(&mut self) -> Option<(usize, Result<(), RequestError>)> {
-            let fails = SECOND_FAILS.load(Ordering::Relaxed);
-            Some((self.begun.pop_front()?, if fails { Err(RequestError::Failed) } else { Ok(()) }))
+            let (number, is_bad) = self.begun.pop_front()?;
+            let fails = is_bad || SECOND_FAILS.load(Ordering::Relaxed);
+            Some((number, if fails { Err(RequestError::Failed) } else { Ok(()) }))
         }
 
         fn give_up(&mut self) {}

@@ -14,6 +14,13 @@
 //! nothing. A use is made on the volume's stack, so that no file goes between the look at its name and its first use. A
 //! file without a name ends after its last use, in steps.
 //!
+//! # Failures
+//! A volume whose disk has failed is what it was when it was synchronised last ([`Volume::access`] becomes less then):
+//! names and files that were made since are not there, and their numbers may be those of others. So the coroutine looks
+//! at the access after each operation. If it has become less by itself, every open file is told of the failure, all
+//! names are forgotten, and files in use that are not the same on the volume any more are lost: operations on them fail
+//! (`EIO`).
+//!
 //! # The end
 //! When its mount has gone the volume does what was submitted, writes what was changed, ends files without names, and
 //! is unmounted.
@@ -24,7 +31,7 @@ use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
 use core::ops::Range;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use abi_queue::Priority;
@@ -56,6 +63,8 @@ use pages::{CachedPages, ChangedPiece, Spares};
 
 /// Number of requests that wait for a volume; more fail with `EAGAIN`. Each is a call that waits, or a step of one.
 const MOST_REQUESTS: usize = 4096;
+/// Number of the root directory.
+const ROOT: u32 = 2;
 /// Bytes that a use of a file takes.
 const MEMORY_OF_A_NODE: usize = size_of::<Inode>() + 64;
 /// Entries that are looked at for the name of a directory, at a time.
@@ -66,6 +75,8 @@ const MOST_BEFORE_READ_AHEAD: usize = 64;
 const FETCHED_AHEAD: u64 = 16;
 /// Pages that are written at a time.
 const WRITTEN_AT_A_TIME: usize = 4;
+/// Number of files whose numbers are remembered because they were made since all changes lasted.
+const MOST_MADE: usize = 1024;
 /// Number of files that are looked at for pages to give back, at a time.
 const MOST_FILES_AT_A_TIME: usize = 256;
 
@@ -119,6 +130,33 @@ pub(crate) enum VolumeRequest {
     Remount(Access),
     /// Unmount it.
     Unmount,
+}
+
+impl VolumeRequest {
+    /// Whether it is about a file that was lost.
+    fn is_of_a_lost_file(&self) -> bool {
+        use VolumeRequest::*;
+        match self {
+            // Changes of lost files are given up when they are synchronised.
+            Mount(_) | Root | Synchronise(_) | Remount(_) | Unmount => false,
+            LookUp(node, _)
+            | Open { directory: node, .. }
+            | MakeDirectory(node, ..)
+            | MakeLink(node, ..)
+            | Remove { directory: node, .. }
+            | ReadLink(node)
+            | Read { node, .. }
+            | ReadAhead { node, .. }
+            | Map { node, .. }
+            | Write { node, .. }
+            | Truncate(node, _)
+            | Change(node, _)
+            | List(node, ..)
+            | Above(node) => node.0.is_lost(),
+            Link(file, directory, _) => file.0.is_lost() || directory.0.is_lost(),
+            Rename(places, _) => places.iter().any(|(directory, _)| directory.0.is_lost()),
+        }
+    }
 }
 
 /// The result of an operation that was done.
@@ -539,13 +577,46 @@ impl MountedVolume {
 struct Desk<'a, W: WaitsOnStack> {
     volume: Option<Volume<Blocks<'a, W>>>,
     shared: &'a Arc<MountedVolume>,
-    /// Files without names and uses that are to be ended.
+    /// Files without names and uses that are to be ended, beside those of the list that all share.
     endings: Vec<u32>,
+    /// The one whose end is under way.
+    ending: Option<u32>,
     /// The file and the page with which writing old changes goes on.
     written_up_to: Option<(u64, u64)>,
+    /// The access at the last look.
+    access: Access,
+    made: MadeFiles,
     /// Place for some pages.
     buffer: Vec<u8>,
     waits: &'a W,
+}
+
+/// The numbers of the files that were made since all changes lasted.
+#[derive(Default)]
+struct MadeFiles {
+    numbers: Vec<u32>,
+    /// There were more, or no memory for them.
+    are_more: bool,
+}
+
+impl MadeFiles {
+    fn note(&mut self, made: &Attributes) {
+        if self.numbers.len() >= MOST_MADE || self.numbers.try_reserve(1).is_err() {
+            self.are_more = true;
+        } else {
+            self.numbers.push(made.inode);
+        }
+    }
+
+    /// Whether a file with this number may have been made.
+    fn may_have(&self, number: u32) -> bool {
+        self.are_more || self.numbers.contains(&number)
+    }
+
+    fn clear(&mut self) {
+        self.numbers.clear();
+        self.are_more = false;
+    }
 }
 
 /// The part of a desk on which its next job depends.
@@ -557,18 +628,48 @@ struct DeskState {
 
 impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn new(shared: &'a Arc<MountedVolume>, waits: &'a W) -> Desk<'a, W> {
-        Desk { volume: None, shared, endings: Vec::new(), written_up_to: None, buffer: Vec::new(), waits }
+        Desk {
+            volume: None,
+            shared,
+            endings: Vec::new(),
+            ending: None,
+            written_up_to: None,
+            access: Access::Read,
+            made: MadeFiles::default(),
+            buffer: Vec::new(),
+            waits,
+        }
     }
 
     fn state(&self) -> DeskState {
-        DeskState { is_mounted: self.volume.is_some(), has_endings: !self.endings.is_empty() }
+        DeskState { is_mounted: self.volume.is_some(), has_endings: self.has_endings() }
     }
 
-    /// Does a request.
+    fn has_endings(&self) -> bool {
+        self.ending.is_some() || !self.endings.is_empty()
+    }
+
+    /// Does a request, and looks at what it has changed.
     fn perform(&mut self, job: &Job) -> Result<VolumeAnswer, Errno> {
-        if let VolumeRequest::Mount(access) = job.request {
-            return self.mount(access);
+        match job.request {
+            VolumeRequest::Mount(access) => return self.mount(access),
+            VolumeRequest::Unmount => {
+                self.unmount_at_the_end();
+                return Ok(VolumeAnswer::Done);
+            }
+            _ if job.request.is_of_a_lost_file() => return Err(Errno::EIO),
+            _ => {}
         }
+        let answer = self.act(job);
+        // Also after a failure, before which something may have changed.
+        self.look_at_changes(&job.request);
+        self.look_at_names(&job.request);
+        self.look_at_access();
+        answer
+    }
+
+    /// Does a request with the volume.
+    fn act(&mut self, job: &Job) -> Result<VolumeAnswer, Errno> {
         let shared = self.shared;
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let node = |attributes| VolumeNode::of(shared, attributes, &job.account);
@@ -577,8 +678,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
             node(found).map(|found| VolumeAnswer::File(found, target))
         };
-        let answer = match &job.request {
-            VolumeRequest::Mount(_) => Ok(VolumeAnswer::Done),
+        match &job.request {
+            VolumeRequest::Mount(_) | VolumeRequest::Unmount => Ok(VolumeAnswer::Done),
             VolumeRequest::Root => {
                 let root = volume.root();
                 volume.attributes(root).map_err(errno_of).and_then(node).map(|root| VolumeAnswer::File(root, None))
@@ -597,24 +698,28 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                     _ => None,
                 };
                 drop(forgotten);
-                return answer;
+                answer
             }
             VolumeRequest::Open { directory, name, file, must_be_new } => {
                 match volume.look_up(directory.number(), name).map_err(errno_of)? {
                     Some(_) if *must_be_new => Err(Errno::EEXIST),
                     Some(found) => with_target(volume, found),
                     None => {
-                        let made = volume.create(directory.number(), name, *file).map_err(errno_of);
-                        made.and_then(node).map(|made| VolumeAnswer::File(made, None))
+                        let made = volume.create(directory.number(), name, *file).map_err(errno_of)?;
+                        self.made.note(&made);
+                        node(made).map(|made| VolumeAnswer::File(made, None))
                     }
                 }
             }
             VolumeRequest::MakeDirectory(directory, name, file) => {
-                volume.make_directory(directory.number(), name, *file).map(|_| VolumeAnswer::Done).map_err(errno_of)
+                let made = volume.make_directory(directory.number(), name, *file).map_err(errno_of)?;
+                self.made.note(&made);
+                Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeLink(directory, name, target) => {
-                let made = volume.make_symbolic_link(directory.number(), name, target, (0, 0));
-                made.map(|_| VolumeAnswer::Done).map_err(errno_of)
+                let made = volume.make_symbolic_link(directory.number(), name, target, (0, 0)).map_err(errno_of)?;
+                self.made.note(&made);
+                Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Link(file, directory, name) => {
                 volume.link(file.number(), directory.number(), name).map(|_| VolumeAnswer::Done).map_err(errno_of)
@@ -660,15 +765,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Above(directory) => self.above(directory, &job.account),
             VolumeRequest::Synchronise(node) => self.write_and_synchronise(node.as_ref()),
             VolumeRequest::Remount(access) => self.remount(*access),
-            VolumeRequest::Unmount => {
-                self.unmount_at_the_end();
-                return Ok(VolumeAnswer::Done);
-            }
-        };
-        self.look_at_changes(&job.request);
-        self.look_at_names(&job.request);
-        self.look_at_access();
-        answer
+        }
     }
 
     /// Returns the directory above another one, with the name of that one there.
@@ -746,9 +843,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Changes the access; before, everything that was changed is written.
     fn remount(&mut self, access: Access) -> Result<VolumeAnswer, Errno> {
         self.write_all();
+        self.look_at_access();
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let result = volume.remount(access).map_err(errno_of);
         self.shared.writers.lock().0 = volume.access();
+        if result.is_ok() {
+            // It is less because that was asked for.
+            self.access = access;
+        }
         result.map(|()| VolumeAnswer::Done)
     }
 
@@ -759,7 +861,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         match Volume::mount(device, now, access) {
             Ok(volume) => {
                 *self.shared.usage.lock() = volume.usage().unwrap_or_default();
-                self.volume = Some(volume);
+                (self.volume, self.access) = (Some(volume), access);
                 Ok(VolumeAnswer::Mounted(self.shared.clone()))
             }
             Err(refusal) => {
@@ -818,16 +920,24 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
     }
 
+    /// Forgets the names of a directory, or all.
+    fn forget_names(&self, directory: Option<u32>) {
+        let mut from = 0;
+        loop {
+            let found = self.shared.names.lock().forget_from(from, directory);
+            let Some((next, file)) = found else { break };
+            // Perhaps its last use.
+            drop(file);
+            from = next;
+            self.pause();
+        }
+    }
+
     /// Notes that a file has lost its last name.
     fn lost_its_name(&mut self, nameless: Option<u32>) {
         let Some(inode) = nameless else { return };
-        loop {
-            // Another directory may get its number.
-            let forgotten = self.shared.names.lock().forget_one_of(inode);
-            if forgotten.is_none() {
-                break;
-            }
-        }
+        // Another directory may get its number.
+        self.forget_names(Some(inode));
         if let Some(used) = self.shared.used(inode) {
             // There is room for it when its last use goes.
             let has_room = self.shared.nameless.lock().try_reserve(1 + self.shared.inodes.lock().len()).is_ok();
@@ -845,17 +955,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Does a step of the end of a file without a name.
     fn end_some(&mut self) {
-        if self.endings.is_empty() {
-            let mut nameless = self.shared.nameless.lock();
-            // Without memory they wait. The list keeps its room.
-            if self.endings.try_reserve(nameless.len()).is_err() {
-                return;
-            }
-            self.endings.append(&mut nameless);
-        }
-        let (Some(inode), Some(volume)) = (self.endings.pop(), self.volume.as_mut()) else { return };
+        let next = self.ending.take().or_else(|| self.endings.pop());
+        let Some(inode) = next.or_else(|| self.shared.nameless.lock().pop()) else { return };
+        let Some(volume) = self.volume.as_mut() else { return };
         if volume.end_file(inode) == Ok(false) {
-            self.endings.push(inode);
+            self.ending = Some(inode);
         }
         if let Ok(usage) = volume.usage() {
             *self.shared.usage.lock() = usage;
@@ -866,10 +970,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn work_unasked(&mut self) {
         if self.shared.has_to_write() {
             self.write_some();
-            self.pause();
         } else {
             self.end_some();
         }
+        self.look_at_access();
+        self.pause();
     }
 
     /// Lets others go on.
@@ -990,7 +1095,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Writes a piece of a file's changes, which is in the buffer, if it is not on the volume.
     fn write_to(&mut self, inode: &Arc<Inode>, piece: &ChangedPiece, length: usize) -> Result<(), Errno> {
-        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let volume = self.volume.as_mut().filter(|_| !inode.is_lost()).ok_or(Errno::EIO)?;
         let start = piece.first * PAGE_SIZE as u64;
         let (bytes, present) = self.buffer.split_at_mut(if piece.is_changed { length } else { PAGE_SIZE });
         let bytes = &bytes[..length];
@@ -1021,6 +1126,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         };
         if let (Some(stamp), Some(volume)) = (modified, self.volume.as_mut())
             && !inode.is_ending()
+            && !inode.is_lost()
         {
             let change = Change { modified: Some(stamp), ..Change::default() };
             if let Ok(attributes) = volume.set_attributes(inode.number, change) {
@@ -1028,7 +1134,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             }
         }
         let pages = inode.pages.lock();
-        let gone = (!pages.has_changes()).then(|| self.shared.changed.lock().files.remove(inode.number.into()));
+        // Another file may have the number of a lost one, which nothing saves.
+        let is_done = !pages.has_changes() || inode.is_lost();
+        let gone = is_done.then(|| self.shared.changed.lock().files.remove(inode.number.into()));
         drop(pages);
         // Perhaps its last use.
         drop(gone);
@@ -1050,6 +1158,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         while let Some(inode) = self.shared.changed_from(number) {
             number = u64::from(inode.number) + 1;
             self.write_file(&inode);
+            self.pause();
         }
     }
 
@@ -1075,28 +1184,82 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Has everything that was written last. A failure is one of all open files.
     fn synchronise(&mut self) -> Result<(), Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        volume.synchronise().map_err(errno_of).inspect_err(|_| {
-            self.shared.failures.fetch_add(1, Ordering::Relaxed);
-            self.look_at_access();
-        })
+        match volume.synchronise() {
+            Ok(()) => {
+                self.made.clear();
+                Ok(())
+            }
+            Err(error) => {
+                self.shared.failures.fetch_add(1, Ordering::Relaxed);
+                self.look_at_access();
+                Err(errno_of(error))
+            }
+        }
     }
 
-    /// Has nobody write to a volume that has failed.
-    fn look_at_access(&self) {
-        if self.volume.as_ref().is_some_and(|volume| volume.access() == Access::Read) {
-            self.shared.writers.lock().0 = Access::Read;
+    /// Looks whether the volume has gone back to its last state that lasts, because its disk has failed.
+    fn look_at_access(&mut self) {
+        let Some(access) = self.volume.as_ref().map(Volume::access) else { return };
+        if core::mem::replace(&mut self.access, access) == Access::Write && access == Access::Read {
+            self.go_back();
+        }
+    }
+
+    /// Brings names and files in use to the state to which the volume has gone back, and has nobody write to it.
+    #[cold]
+    fn go_back(&mut self) {
+        self.shared.writers.lock().0 = Access::Read;
+        println!("ext4: {} is read-only from now on: the disk has failed", self.shared.device_name());
+        self.shared.failures.fetch_add(1, Ordering::Relaxed);
+        self.forget_names(None);
+        // Files without names have them again, or are not there.
+        (self.ending, self.endings) = (None, Vec::new());
+        self.shared.nameless.lock().clear();
+        let mut from = 0;
+        loop {
+            let found = self.shared.inodes.lock().first_from(from);
+            let Some(number) = found else { break };
+            if let Some(inode) = self.shared.used(number as u32) {
+                self.keep_or_lose(&inode);
+            }
+            from = number + 1;
+            self.pause();
+        }
+        self.made.clear();
+        if let Some(Ok(usage)) = self.volume.as_ref().map(Volume::usage) {
+            *self.shared.usage.lock() = usage;
+        }
+    }
+
+    /// Keeps a file in use if it is the same on the volume that has gone back, or loses it.
+    fn keep_or_lose(&mut self, inode: &Arc<Inode>) {
+        let present = self.volume.as_mut().and_then(|volume| volume.attributes(inode.number).ok());
+        let before = *inode.attributes.lock();
+        let is_same = |present: &Attributes| {
+            let sides = [present, &before].map(|side| (side.mode, side.owner, side.size, side.times[1], side.device));
+            sides[0] == sides[1] && !self.made.may_have(inode.number)
+        };
+        match present {
+            // The mount has the root as long as it lasts.
+            Some(present) if inode.number == ROOT || is_same(&present) => inode.renew(present),
+            _ if inode.number == ROOT => {}
+            _ => {
+                inode.is_lost.store(true, Ordering::Relaxed);
+                // Whoever finds the number from now on finds another file.
+                self.shared.inodes.lock().remove(inode.number.into());
+            }
         }
     }
 
     fn unmount_at_the_end(&mut self) {
         self.write_all();
-        let names = self.shared.names.lock().take();
-        drop(names);
+        self.forget_names(None);
         // Changes that could not be written do not last.
         let files = core::mem::take(&mut self.shared.changed.lock().files);
         drop(files);
-        while !self.endings.is_empty() || !self.shared.nameless.lock().is_empty() {
+        while self.has_endings() || !self.shared.nameless.lock().is_empty() {
             self.end_some();
+            self.pause();
         }
         if let Some(mut volume) = self.volume.take()
             && let Err(error) = volume.unmount()
@@ -1137,6 +1300,8 @@ struct Inode {
     pages: Mutex<CachedPages>,
     /// Number of failures to write its changes.
     failures: AtomicU32,
+    /// It is not on the volume any more, which has gone back after a failure.
+    is_lost: AtomicBool,
 }
 
 impl Inode {
@@ -1148,6 +1313,10 @@ impl Inode {
             attributes.times[1..].copy_from_slice(&present.times[1..]);
         }
         *present = attributes;
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Whether it has neither a name nor another use than its changes.
@@ -1166,7 +1335,7 @@ impl Drop for Inode {
                 inodes.remove(self.number.into());
             }
         }
-        if self.attributes.lock().links == 0 {
+        if self.attributes.lock().links == 0 && !self.is_lost() {
             let mut nameless = self.volume.nameless.lock();
             if nameless.len() < nameless.capacity() {
                 nameless.push(self.number);
@@ -1205,6 +1374,7 @@ impl VolumeNode {
             attributes: Mutex::new(attributes),
             pages: Mutex::default(),
             failures: AtomicU32::new(0),
+            is_lost: AtomicBool::new(false),
         });
         let entered = volume.inodes.lock().insert(attributes.inode.into(), Arc::downgrade(&inode));
         entered.map_err(|_| Errno::ENOMEM)?;
@@ -1249,6 +1419,9 @@ impl VolumeNode {
     fn map(&self, account: &Arc<Account>, stores: bool) -> Result<(Arc<MemoryObject>, VolumeMapping), Errno> {
         let charge = account.charge(Resource::Memory, size_of::<VolumeMapping>() + 64)?;
         let mut pages = self.0.pages.lock();
+        if self.0.is_lost() {
+            return Err(Errno::EIO);
+        }
         let is_first = stores && self.enter_changed()?;
         let object = pages.map(stores);
         drop(pages);
@@ -1330,7 +1503,7 @@ impl VolumeNode {
     /// before.
     fn write_in_place(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Option<Result<usize, Errno>> {
         let (inode, volume) = (&self.0, self.volume());
-        if pages::too_many_changed() || volume.is_read_only() {
+        if pages::too_many_changed() || volume.is_read_only() || inode.is_lost() {
             return None;
         }
         let length = buffer.len().min(steps::BYTES);
@@ -1382,7 +1555,7 @@ impl VolumeNode {
 
     /// Whether it is the root of its volume.
     pub(crate) fn is_root(&self) -> bool {
-        self.number() == 2
+        self.number() == ROOT
     }
 
     /// Returns numbers that it has in common with no other file in use.

@@ -483,9 +483,9 @@ mod tests {
     use std::vec;
 
     use super::*;
-    use crate::files::disk::tests::{SECOND, SECOND_FAILS};
+    use crate::files::disk::tests::{SECOND, SECOND_FAILS, SECOND_IS_BAD_AT, replace_second};
     use crate::files::volume::pages::EXPIRES_NS;
-    use crate::files::volume::tests::{mount, open, unmount, with_volume};
+    use crate::files::volume::tests::{mount, open, text, unmount, with_volume};
     use crate::testing::Program;
 
     const CREATED: u32 = types::open::CREAT | types::open::RDWR;
@@ -636,6 +636,63 @@ mod tests {
             // The disk could not be read either when the volume was to go on for reading.
             assert_eq!(program.call(SystemCall::WriteAt, [first, place, 10, 0]), Err(Errno::EIO));
             for file in [first, second] {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn a_read_that_fails_loses_what_did_not_last_and_every_open_file_is_told() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let (page, mut names) = (program.store(&[6; 4096]), [0; 3]);
+            for (path, name) in names.iter_mut().zip(["bad", "old", "new"]) {
+                *path = text(program, &std::format!("/tmp/volume/{name}"));
+            }
+            for (name, byte) in [("bad", 5), ("old", 6)] {
+                let file = open(program, name, CREATED).unwrap();
+                program.write(page, &[byte; 4096]);
+                assert_eq!(program.call(SystemCall::Write, [file, page, 4096]), Ok(4096));
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+            // From the beginning, without anything in memory.
+            let disk = SECOND.lock().unwrap().clone();
+            let bad = disk.chunks(4096).position(|block| block.iter().all(|byte| *byte == 5)).unwrap() * 4096;
+            replace_second(disk);
+            assert_eq!(mount(program, 0), Ok(0));
+            // A new file perhaps gets the number of one that has gone.
+            let here = types::AT_FDCWD as usize;
+            assert_eq!(program.call(SystemCall::Unlink, [here, names[1], 0]), Ok(0));
+            program.sleep_ns(1_000_000);
+            let (reader, file) = (open(program, "bad", 0).unwrap(), open(program, "new", CREATED).unwrap());
+            program.write(page, &[7; 4096]);
+            assert_eq!(program.call(SystemCall::Write, [file, page, 4096]), Ok(4096));
+            let status = program.place(128);
+            assert_eq!(program.call(SystemCall::StatusAt, [here, names[2], status, 0]), Ok(0));
+            SECOND_IS_BAD_AT.store(bad, Ordering::Relaxed);
+            assert_eq!(program.call(SystemCall::ReadAt, [reader, page, 4096, 0]), Err(Errno::EIO));
+            SECOND_IS_BAD_AT.store(0, Ordering::Relaxed);
+            let told = [file, file, reader, reader].map(|file| program.call(SystemCall::SynchroniseFile, [file]));
+            assert_eq!(told, [Err(Errno::EIO), Ok(0), Err(Errno::EIO), Ok(0)]);
+            // The names are those of the volume, and the file's pages are nobody else's.
+            assert_eq!(program.call(SystemCall::StatusAt, [here, names[2], status, 0]), Err(Errno::ENOENT));
+            assert_eq!(program.call(SystemCall::StatusAt, [here, names[1], status, 0]), Ok(0));
+            while crate::files::volume::give_back() {}
+            assert_eq!(program.call(SystemCall::ReadAt, [file, page, 4096, 0]), Err(Errno::EIO));
+            assert_eq!(program.call(SystemCall::WriteAt, [file, page, 4096, 0]), Err(Errno::EIO));
+            assert_eq!(map(program, file, 4096, types::mapping::SHARED), Err(Errno::EIO));
+            assert_eq!(program.call(SystemCall::ReadAt, [reader, page, 4096, 0]), Ok(4096));
+            assert_eq!(program.read(page, 4096), [5; 4096]);
+            assert_eq!(open(program, "more", CREATED), Err(Errno::EROFS));
+            // The volume can be changed again if that is asked for, and the lost file stays lost.
+            assert_eq!(mount(program, types::mounting::flag::REMOUNT), Ok(0));
+            let more = open(program, "more", CREATED).unwrap();
+            assert_eq!(program.call(SystemCall::Write, [more, page, 4096]), Ok(4096));
+            assert_eq!(program.call(SystemCall::WriteAt, [file, page, 4096, 0]), Err(Errno::EIO));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [more]), Ok(0));
+            for file in [reader, file, more] {
                 program.call(SystemCall::Close, [file]).unwrap();
             }
             assert_eq!(unmount(program), Ok(0));

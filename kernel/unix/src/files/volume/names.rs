@@ -79,15 +79,13 @@ impl KnownNames {
         self.names[place_of(directory, name)].take()?.file
     }
 
-    /// Forgets some name of a directory that has gone; returns `None` if none is known.
-    pub(super) fn forget_one_of(&mut self, directory: u32) -> Option<Option<VolumeNode>> {
-        let is_in = |known: &&mut Option<KnownName>| known.as_ref().is_some_and(|known| known.directory == directory);
-        self.names.iter_mut().find(is_in)?.take().map(|known| known.file)
-    }
-
-    /// Takes all names.
-    pub(super) fn take(&mut self) -> KnownNames {
-        core::mem::take(self)
+    /// Forgets the first name from a place of the table on, of a directory or of any. Returns the place behind it and
+    /// its file, to be let go without the lock; `None` at the end of the table.
+    pub(super) fn forget_from(&mut self, from: usize, directory: Option<u32>) -> Option<(usize, Option<VolumeNode>)> {
+        let is_meant = |known: &KnownName| directory.is_none_or(|directory| known.directory == directory);
+        let mut places = self.names.iter_mut().enumerate().skip(from);
+        let (place, known) = places.find(|(_, known)| known.as_ref().is_some_and(is_meant))?;
+        Some((place + 1, known.take()?.file))
     }
 }
 
@@ -208,6 +206,18 @@ mod tests {
             names.enter(2, special, None);
             assert!(names.find(2, special).is_none());
         }
-        assert_eq!((0..4 * MOST).map_while(|_| names.forget_one_of(2)).count(), known - 1);
+        assert!(names.enter(3, b"other", None).is_none());
+        let mut from = 0;
+        let mut forget = |directory: Option<u32>| {
+            core::iter::from_fn(|| {
+                let (next, _) = names.forget_from(core::mem::take(&mut from), directory)?;
+                from = next;
+                Some(next)
+            })
+            .count()
+        };
+        let of_one = forget(Some(2));
+        assert!((known - 2..=known - 1).contains(&of_one), "the other name may have taken a place: {of_one}");
+        assert_eq!((forget(Some(2)), forget(None), forget(None)), (0, 1, 0));
     }
 }
