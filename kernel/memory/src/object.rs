@@ -278,6 +278,19 @@ impl MemoryObject {
         taken
     }
 
+    /// Frees the records of a page and its neighbours, if none of them is there any more, of an object that nobody else
+    /// has.
+    pub fn trim(&mut self, page: usize) {
+        let path = Path::to(page);
+        let chunk = self.pages.get_mut().groups.get_mut(path.group).and_then(|group| group.get_mut(path.chunk));
+        if let Some(chunk) = chunk
+            && chunk.take_if(|chunk| chunk.iter().all(Option::is_none)).is_some()
+            && let Some(payer) = &self.payer
+        {
+            payer.repay(CHUNK_BYTES);
+        }
+    }
+
     fn add(&self, pages: &mut ObjectPages, page: usize) -> Result<SharedFrame, OutOfMemory> {
         self.add_frame(pages, page, Frame::allocate_zeroed)
     }

@@ -7,9 +7,9 @@ use rsext4::extents_tree::ExtentTree;
 use rsext4::loopfile::resolve_inode_blocks;
 use rsext4::{
     BlockIo, Clock as ClockOfLibrary, DeviceCapabilities, DeviceGeometry, DirectoryCursor, Ext4, Ext4Error,
-    Ext4ErrorKind, Ext4FileSystem, Ext4Result, Ext4Timestamp, FileExtentTarget, FileName, FilePermissions, InodeInfo,
-    InodeMetadataUpdate, InodeNumber, Jbd2Dev, MountOptions, MountServices, MountedServices, MutationContext,
-    NoopObserver, RenameOptions, SectorId, UnlinkOutcome,
+    Ext4ErrorKind, Ext4FileSystem, Ext4Result, Ext4Timestamp, FileExtentState, FileExtentTarget, FileName,
+    FilePermissions, InodeInfo, InodeMetadataUpdate, InodeNumber, Jbd2Dev, MountOptions, MountServices,
+    MountedServices, MutationContext, NoopObserver, RenameOptions, SectorId, UnlinkOutcome,
 };
 
 use crate::device::{Device, Sectors};
@@ -17,6 +17,8 @@ use crate::superblock::{self, Refusal};
 
 /// Size of the largest directory in bytes. Its blocks are listed in memory while it changes.
 const LARGEST_DIRECTORY: u64 = 64 << 20;
+/// Bytes of the largest file in which blocks are looked for. All its pieces are listed in memory meanwhile.
+const LARGEST_SEARCHED: u64 = 256 << 20;
 /// Number of blocks of the largest journal, which are listed in memory too.
 const LARGEST_JOURNAL: u64 = 256 << 20;
 /// Number of directories that are known to be small.
@@ -565,6 +567,26 @@ impl<D: Device> Volume<D> {
     pub fn overwrite(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let inode = number(inode)?;
         self.change(|library| library.write_inode(inode, offset, bytes))
+    }
+
+    /// Whether bytes of a regular file have their blocks, as far as that is found: in large files it is not looked for.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such file.
+    pub fn has_blocks(&mut self, inode: u32, offset: u64, length: u64) -> Result<bool, Error> {
+        if self.attributes(inode)?.sectors * 512 > LARGEST_SEARCHED {
+            return Ok(false);
+        }
+        let (inode, data) = (number(inode)?, FileExtentTarget::Data);
+        let found = self.act(|library| library.inode_extents(inode, offset, length, data, usize::MAX))?;
+        let mut end = offset;
+        for piece in found.extents {
+            if piece.state != FileExtentState::Initialized || piece.logical_start > end {
+                break;
+            }
+            end = end.max(piece.logical_start + piece.length);
+        }
+        Ok(end >= offset + length)
     }
 
     /// Gives a regular file another length.

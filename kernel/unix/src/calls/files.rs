@@ -921,7 +921,7 @@ pub(super) fn synchronise_all(call: Call<'_>) -> Decoding {
     }
     Ok(kept_steps(number, async move {
         // As on Linux, failures are told to those who have the files.
-        let _ = volume::synchronise_all(&process.account).await;
+        let _ = volume::synchronise_all(&process.account, process.id).await;
         disk::synchronise_all().await;
         Ok(0)
     }))
@@ -935,7 +935,11 @@ pub(super) fn synchronise_file_system(call: Call<'_>) -> Decoding {
         Some(volume) => {
             let submission =
                 volume.submit(&call.process().account, call.process().id, VolumeRequest::Synchronise(None))?;
-            Ok(kept_steps(call.number, async move { submission.answer().await.map(|_| 0) }))
+            Ok(kept_steps(call.number, async move {
+                let done = submission.answer().await;
+                file.as_kind::<VolumeFile>().map_or(Ok(()), VolumeFile::report_failures_of_all)?;
+                done.map(|_| 0)
+            }))
         }
         None => Ok(0.into()),
     }

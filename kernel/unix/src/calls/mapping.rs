@@ -17,6 +17,7 @@ use abi_unix::types::{advice, mapping, memory_synchronisation, protection};
 use memory::AddressSpace;
 use memory::space::{Flush, MapError, ObjectUse, Placement, Sharing};
 use memory::sv39::{Edge, Protection};
+use spin::Mutex;
 
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::user_interrupts;
@@ -27,7 +28,7 @@ use crate::files::volume::file::VolumeFile;
 use crate::files::volume::{self, VolumeRequest};
 use crate::files::{mounts, shared_memory};
 use crate::process::Process;
-use crate::process::accounts::{UNLIMITED, has_machine_memory};
+use crate::process::accounts::{Charge, Resource, UNLIMITED, has_machine_memory};
 use crate::process::user::map_error;
 use crate::process::user::{USER_END, UserBuffer};
 use crate::scheduling::steps;
@@ -320,7 +321,12 @@ impl Mapping {
         let object = match &self.source {
             Source::File(file, offset, sharing) => {
                 let (object, mapping) = file.object().common_memory(&*process, *sharing)?;
-                let keeps = Arc::new(Kept { file: file.clone(), sharing: *sharing, _mapping: mapping });
+                let keeps = Arc::new(Kept {
+                    file: file.clone(),
+                    sharing: *sharing,
+                    _mapping: mapping,
+                    pinned: Mutex::new(process.account.nothing(Resource::Memory)),
+                });
                 let first = (offset / PAGE) as u64;
                 keeps.share_pages(&process, first..first + (self.length / PAGE) as u64).await?;
                 ObjectUse { object, first, sharing: *sharing, keeps: Some(keeps) }
@@ -371,12 +377,20 @@ pub(super) struct Kept {
     file: Arc<OpenFile>,
     sharing: Sharing,
     _mapping: Arc<dyn Any + Send + Sync>,
+    /// Pages of a volume that it keeps in memory.
+    pinned: Mutex<Charge>,
 }
 
 impl Kept {
     /// Moves pages of the file to its common memory, in steps.
     pub(super) async fn share_pages(&self, process: &Process, pages: Range<u64>) -> Result<(), Errno> {
         if let Some(file) = self.file.as_kind::<VolumeFile>() {
+            let end = self.file.object().length().unwrap_or(0).div_ceil(PAGE as u64);
+            let bytes = (pages.end.min(end).saturating_sub(pages.start) as usize) * PAGE;
+            let mut pinned = self.pinned.lock();
+            let all = pinned.amount() + bytes;
+            pinned.resize(all)?;
+            drop(pinned);
             return file.bring_in(process, pages, self.sharing).await;
         }
         for page in pages {

@@ -835,7 +835,7 @@ pub(super) fn copy_in(
 #[cfg(test)]
 pub(super) mod tests {
     use std::collections::VecDeque;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use abi_unix::SystemCall;
     use abi_unix::types::open;

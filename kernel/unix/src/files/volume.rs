@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
 use core::ops::Range;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use abi_queue::Priority;
@@ -77,8 +77,9 @@ const FETCHED_AHEAD: u64 = 16;
 const WRITTEN_AT_A_TIME: usize = 4;
 /// Number of files whose numbers are remembered because they were made since all changes lasted.
 const MOST_MADE: usize = 1024;
-/// Number of files that are looked at for pages to give back, at a time.
-const MOST_FILES_AT_A_TIME: usize = 256;
+/// Number of groups of pages that are looked at for some to give back, at a time, and of them for which a file counts.
+const GROUPS_AT_A_TIME: usize = 192;
+const GROUPS_OF_A_LOOK: usize = 4;
 
 /// The present time, for changes.
 fn now() -> Stamp {
@@ -283,8 +284,12 @@ pub(crate) struct MountedVolume {
     names: Mutex<KnownNames>,
     /// Number of failures to have changes last that are not those of one file.
     failures: AtomicU32,
-    /// The file at which the next look for pages to give back begins.
+    /// Number of failures to have changes of single files last.
+    failures_of_files: AtomicU32,
+    /// The file at which the next look for pages to give back begins, and the number of files without any since the
+    /// last one that had some.
     hand: AtomicU32,
+    looks: AtomicUsize,
     reservation: time::Reservation,
     /// The process for whose request the coroutine works, and the tick up to which it was charged.
     payer: AtomicU32,
@@ -299,7 +304,8 @@ pub(crate) fn all() -> Vec<Arc<MountedVolume>> {
     VOLUMES.lock().iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Gives back memory of pages that are as on a volume, and has others written; returns whether there was any.
+/// Gives back memory of pages that are as on a volume, and has others written; returns whether there was any, or may be
+/// at the next look.
 pub(crate) fn give_back() -> bool {
     // A program may lack memory while it looks at the list.
     let Some(volumes) = VOLUMES.try_lock() else { return false };
@@ -312,10 +318,10 @@ pub(crate) fn give_back() -> bool {
 ///
 /// # Cancellation
 /// The volumes whose turn has not come are left out.
-pub(crate) async fn synchronise_all(account: &Arc<Account>) -> Result<(), Errno> {
+pub(crate) async fn synchronise_all(account: &Arc<Account>, payer: u32) -> Result<(), Errno> {
     let mut result = Ok(());
     for volume in all() {
-        let done = match volume.submit(account, 0, VolumeRequest::Synchronise(None)) {
+        let done = match volume.submit(account, payer, VolumeRequest::Synchronise(None)) {
             Ok(submission) => submission.answer().await.map(drop),
             // It has ended.
             Err(_) => Ok(()),
@@ -345,7 +351,9 @@ impl MountedVolume {
             changed: Mutex::default(),
             names: Mutex::default(),
             failures: AtomicU32::new(0),
+            failures_of_files: AtomicU32::new(0),
             hand: AtomicU32::new(0),
+            looks: AtomicUsize::new(0),
             reservation: time::Reservation::new()?,
             payer: AtomicU32::new(0),
             charged_until: AtomicU64::new(0),
@@ -417,6 +425,11 @@ impl MountedVolume {
         self.writers.lock().0 == Access::Read
     }
 
+    /// Returns the number of failures to have any changes last.
+    fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Relaxed).wrapping_add(self.failures_of_files.load(Ordering::Relaxed))
+    }
+
     /// Returns its sizes, as of the last operation.
     pub(crate) fn usage(&self) -> Usage {
         *self.usage.lock()
@@ -446,7 +459,8 @@ impl MountedVolume {
 
     /// Does a job, or without one a step of the end of a file.
     fn serve<W: WaitsOnStack>(&self, desk: &mut Desk<'_, W>, job: Option<Job>) {
-        self.account_for(job.as_ref().map_or(0, |job| job.payer));
+        desk.payer = job.as_ref().map_or(0, |job| job.payer);
+        self.account_for(desk.payer);
         match job {
             Some(job) => {
                 let answer = desk.perform(&job);
@@ -517,10 +531,9 @@ impl MountedVolume {
         }
     }
 
-    /// Gives back pages of some files; returns whether there were any. Has changes written.
+    /// Gives back pages of a file; returns whether there were any, or not all files were seen. Has changes written.
     fn give_back(&self) -> bool {
-        // Pages that were used go as well, if there are no others.
-        let has_given = self.give_back_some(Spares::Used) || self.give_back_some(Spares::Nothing);
+        let has_given = self.give_back_some();
         if let Some(mut changed) = self.changed.try_lock()
             && !changed.files.is_empty()
         {
@@ -531,26 +544,40 @@ impl MountedVolume {
         has_given
     }
 
-    /// Gives back pages of the first file that has some, after the one that had some last.
-    fn give_back_some(&self, spares: Spares) -> bool {
-        let most = self.inodes.try_lock().map_or(0, |inodes| inodes.len());
-        for _ in 0..most.min(MOST_FILES_AT_A_TIME) {
+    /// Gives back pages of the first file that has some, after the one that had some last; returns whether there is one
+    /// or not all files were seen. A page fault waits for it, so it looks at a bounded number of files and pages.
+    fn give_back_some(&self) -> bool {
+        let mut groups = GROUPS_AT_A_TIME;
+        while groups >= GROUPS_OF_A_LOOK {
+            groups -= GROUPS_OF_A_LOOK;
             // A lock that is taken is that of a task which perhaps lacks memory itself.
-            let Some(inodes) = self.inodes.try_lock() else { break };
+            let Some(inodes) = self.inodes.try_lock() else { return false };
+            // Pages that were used go as well, if all files were seen without finding others.
+            let (looks, files) = (self.looks.load(Ordering::Relaxed), inodes.len());
+            if looks >= 2 * files {
+                self.looks.store(0, Ordering::Relaxed);
+                return false;
+            }
+            let spares = if looks < files { Spares::Used } else { Spares::Nothing };
             let hand = self.hand.load(Ordering::Relaxed).into();
             let found = inodes.first_from(hand).or_else(|| inodes.first_from(0));
             let inode = found.and_then(|number| inodes.get(number)).and_then(Weak::upgrade);
             drop(inodes);
-            let Some(found) = found else { break };
-            self.hand.store(found as u32 + 1, Ordering::Relaxed);
-            if let Some(inode) = inode
-                && let Some(mut pages) = inode.pages.try_lock()
-                && pages.give_back(spares) > 0
-            {
-                return true;
+            let Some(found) = found else { return false };
+            let given = inode.as_ref().and_then(|inode| inode.pages.try_lock()?.give_back(spares, &mut groups));
+            match given {
+                Some(0) => {}
+                Some(_) => {
+                    self.looks.store(0, Ordering::Relaxed);
+                    return true;
+                }
+                None => {
+                    self.looks.store(looks + 1, Ordering::Relaxed);
+                    self.hand.store(found as u32 + 1, Ordering::Relaxed);
+                }
             }
         }
-        false
+        true
     }
 
     /// Charges the present payer for the time since the last charge, and begins to work for another one.
@@ -586,6 +613,8 @@ struct Desk<'a, W: WaitsOnStack> {
     /// The access at the last look.
     access: Access,
     made: MadeFiles,
+    /// The process for whose request it works; 0 for none.
+    payer: u32,
     /// Place for some pages.
     buffer: Vec<u8>,
     waits: &'a W,
@@ -636,6 +665,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             written_up_to: None,
             access: Access::Read,
             made: MadeFiles::default(),
+            payer: 0,
             buffer: Vec::new(),
             waits,
         }
@@ -730,13 +760,13 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                     false => volume.unlink(directory.number(), name),
                 };
                 let nameless = nameless.map_err(errno_of)?;
-                self.lost_its_name(nameless);
+                self.lost_its_name(nameless, &job.request);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Rename([from, to], replacement) => {
                 let renamed = volume.rename((from.0.number(), &from.1), (to.0.number(), &to.1), *replacement);
                 let nameless = renamed.map_err(errno_of)?;
-                self.lost_its_name(nameless);
+                self.lost_its_name(nameless, &job.request);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::ReadLink(link) => {
@@ -805,9 +835,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             if !node.0.pages.lock().has(page) && !self.fill(node, page)? {
                 return Err(Errno::ENOMEM);
             }
-            if stores {
-                node.0.pages.lock().store(page);
-            }
+            self.pause();
+        }
+        // Also those behind the end, which were cut off and may be the file's again.
+        let mut next = Some(pages.start).filter(|_| stores);
+        while let Some(from) = next {
+            next = node.0.pages.lock().store(from..pages.end);
             self.pause();
         }
         Ok(VolumeAnswer::Done)
@@ -933,19 +966,24 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
     }
 
-    /// Notes that a file has lost its last name.
-    fn lost_its_name(&mut self, nameless: Option<u32>) {
+    /// Notes that a file has lost its last name by a request.
+    fn lost_its_name(&mut self, nameless: Option<u32>, request: &VolumeRequest) {
         let Some(inode) = nameless else { return };
+        // The name that is known is a use of the file.
+        self.look_at_names(request);
         // Another directory may get its number.
         self.forget_names(Some(inode));
         if let Some(used) = self.shared.used(inode) {
             // There is room for it when its last use goes.
             let has_room = self.shared.nameless.lock().try_reserve(1 + self.shared.inodes.lock().len()).is_ok();
-            let mut attributes = used.attributes.lock();
-            attributes.links = 0;
-            if has_room {
-                return;
+            used.attributes.lock().links = 0;
+            // Changes that wait to be written are nobody's, and would keep its blocks.
+            let unwritten = used.is_ending().then(|| self.shared.changed.lock().files.remove(inode.into()));
+            drop(unwritten);
+            if !has_room {
+                println!("ext4: no memory for the end of file {inode}, which ends at the next mount");
             }
+            return;
         }
         // Without memory for it, it ends when the volume is mounted the next time.
         if self.endings.try_reserve(1).is_ok() {
@@ -996,7 +1034,18 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let bytes = &mut self.buffer[..PAGE_SIZE];
         let read = volume.read(node.number(), page * PAGE_SIZE as u64, bytes).map_err(errno_of)?;
         bytes[read..].fill(0);
-        Ok(self.shared.enter(node, page, &self.buffer[..PAGE_SIZE]))
+        Ok(self.has_room() && self.shared.enter(node, page, &self.buffer[..PAGE_SIZE]))
+    }
+
+    /// Whether there is room for one more page, perhaps in the place of others.
+    fn has_room(&self) -> bool {
+        while !pages::is_one_free() {
+            if !give_back() {
+                return false;
+            }
+            self.pause();
+        }
+        true
     }
 
     /// Reads from a place, up to the end of the file: the pages are in memory then, as far as there is room.
@@ -1041,7 +1090,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             if !node.0.pages.lock().has(page) {
                 // Without memory or an answer of the disk, the page is read when it is wanted.
                 let _ = match piece.len() {
-                    PAGE_SIZE => Ok(self.shared.enter(node, page, piece)),
+                    PAGE_SIZE => Ok(self.has_room() && self.shared.enter(node, page, piece)),
                     _ => self.fill(node, page),
                 };
             }
@@ -1076,21 +1125,29 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn write_piece(&mut self, inode: &Arc<Inode>, from: u64) -> Option<u64> {
         let (piece, size, payer) = {
             let mut pages = inode.pages.lock();
-            if from == 0 {
-                pages.begin_taking();
-            }
             let piece = pages.take_changed(from, &mut self.buffer)?;
-            (piece, inode.attributes.lock().size, pages.payer)
+            // Changes are paid for by their maker, comparisons by the one who wants them.
+            let payer = if piece.is_changed || self.payer == 0 { pages.payer } else { self.payer };
+            (piece, inode.attributes.lock().size, payer)
         };
         self.shared.account_for(payer);
         let start = piece.first * PAGE_SIZE as u64;
         let length = (piece.count * PAGE_SIZE).min(size.saturating_sub(start) as usize);
         // The bytes of a file that ends are nobody's.
-        if length > 0 && !inode.is_ending() && self.write_to(inode, &piece, length).is_err() {
+        if length > 0
+            && !inode.is_ending()
+            && let Err(error) = self.write_to(inode, &piece, length)
+        {
             inode.failures.fetch_add(1, Ordering::Relaxed);
+            self.shared.failures_of_files.fetch_add(1, Ordering::Relaxed);
             self.look_at_access();
+            if error == Errno::ENOSPC {
+                // There may be room another time.
+                inode.pages.lock().store(piece.first..piece.first + 1);
+            }
         }
-        Some(piece.first + piece.count.max(1) as u64)
+        self.shared.account_for(self.payer);
+        Some(piece.first + piece.count as u64)
     }
 
     /// Writes a piece of a file's changes, which is in the buffer, if it is not on the volume.
@@ -1110,7 +1167,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         match piece.is_placed {
             true => volume.overwrite(inode.number, start, bytes).map_err(errno_of),
             false => {
-                volume.write(inode.number, start, bytes).map_err(errno_of)?;
+                match volume.write(inode.number, start, bytes) {
+                    // A page that was read has no note of its block, which may be there.
+                    Err(ext4::Error::NoSpace) if volume.has_blocks(inode.number, start, length as u64) == Ok(true) => {
+                        volume.overwrite(inode.number, start, bytes)
+                    }
+                    written => written,
+                }
+                .map_err(errno_of)?;
                 inode.pages.lock().place(piece.first);
                 Ok(())
             }
@@ -1121,7 +1185,6 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn end_writing(&mut self, inode: &Arc<Inode>) {
         let modified = {
             let mut pages = inode.pages.lock();
-            pages.end_taking();
             pages.modified.take()
         };
         if let (Some(stamp), Some(volume)) = (modified, self.volume.as_mut())
@@ -1247,6 +1310,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 inode.is_lost.store(true, Ordering::Relaxed);
                 // Whoever finds the number from now on finds another file.
                 self.shared.inodes.lock().remove(inode.number.into());
+                // Its changes fail, and then nothing keeps its pages.
+                self.write_file(inode);
+                while inode.pages.lock().give_back(Spares::Nothing, &mut 1).is_some() {
+                    self.pause();
+                }
             }
         }
     }
@@ -1283,7 +1351,7 @@ impl MountedVolume {
 
     /// Enters a page with these bytes into those of a file, which has not got it; returns whether there is room for it.
     fn enter(&self, node: &VolumeNode, page: u64, bytes: &[u8]) -> bool {
-        if !pages::is_one_free() && !give_back() || !memory::frames::available_to_programs(2) {
+        if !memory::frames::available_to_programs(2) {
             return false;
         }
         let Ok(frame) = Frame::allocate() else { return false };
@@ -1416,14 +1484,17 @@ impl VolumeNode {
     }
 
     /// Returns the memory of the file's pages for a mapping, and a value that lasts as long as it.
-    fn map(&self, account: &Arc<Account>, stores: bool) -> Result<(Arc<MemoryObject>, VolumeMapping), Errno> {
-        let charge = account.charge(Resource::Memory, size_of::<VolumeMapping>() + 64)?;
+    fn map(&self, caller: &dyn Caller, stores: bool) -> Result<(Arc<MemoryObject>, VolumeMapping), Errno> {
+        let charge = caller.account().charge(Resource::Memory, size_of::<VolumeMapping>() + 64)?;
         let mut pages = self.0.pages.lock();
         if self.0.is_lost() {
             return Err(Errno::EIO);
         }
         let is_first = stores && self.enter_changed()?;
         let object = pages.map(stores);
+        if stores {
+            pages.payer = caller.number();
+        }
         drop(pages);
         if is_first {
             self.volume().wake();

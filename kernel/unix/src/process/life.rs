@@ -211,7 +211,7 @@ impl Process {
         }
         if self.id == FIRST {
             // Volumes first, whose changes are on the disks then.
-            let _ = volume::synchronise_all(&self.account).await;
+            let _ = volume::synchronise_all(&self.account, self.id).await;
             disk::synchronise_all().await;
             crate::machine::first_process_has_ended(ending);
         }

@@ -103,6 +103,8 @@ pub(crate) struct VolumeFile {
     stage: Mutex<Stage>,
     /// Number of failures that it has reported, or that were before it was opened.
     reported: AtomicU32,
+    /// Number of failures of all files of the volume, likewise.
+    reported_of_all: AtomicU32,
     _charge: Charge,
 }
 
@@ -124,12 +126,14 @@ impl VolumeFile {
             writers.1 += 1;
         }
         let reported = AtomicU32::new(node.failures());
+        let reported_of_all = AtomicU32::new(node.volume().failures());
         Ok(VolumeFile {
             node,
             mount,
             access,
             stage: Mutex::new(Stage { appends, ..Stage::default() }),
             reported,
+            reported_of_all,
             _charge: charge,
         })
     }
@@ -138,6 +142,12 @@ impl VolumeFile {
     pub(crate) fn report_failures(&self) -> Result<(), Errno> {
         let failures = self.node.failures();
         if self.reported.swap(failures, Ordering::Relaxed) == failures { Ok(()) } else { Err(Errno::EIO) }
+    }
+
+    /// Returns `EIO` if anything of the volume could not be written since this was last reported for the open file.
+    pub(crate) fn report_failures_of_all(&self) -> Result<(), Errno> {
+        let failures = self.node.volume().failures();
+        if self.reported_of_all.swap(failures, Ordering::Relaxed) == failures { Ok(()) } else { Err(Errno::EIO) }
     }
 
     /// Returns the file.
@@ -165,10 +175,10 @@ impl VolumeFile {
         sharing: Sharing,
     ) -> Result<(), Errno> {
         let end = self.node.attributes().size.div_ceil(PAGE_SIZE as u64);
-        let mut first = pages.start;
-        while first < pages.end.min(end) {
-            let count = MOST_AHEAD.min(pages.end - first);
-            let stores = sharing == Sharing::ReadWrite;
+        let (mut first, stores) = (pages.start, sharing == Sharing::ReadWrite);
+        while first < pages.end.min(end) || stores && first < pages.end {
+            // There are no pages to be read behind the end.
+            let count = if first < end { MOST_AHEAD.min(pages.end - first) } else { pages.end - first };
             self.submit(caller, VolumeRequest::Map { node: self.node.clone(), first, count, stores })?.answer().await?;
             first += count;
         }
@@ -463,7 +473,7 @@ impl FileOperations for VolumeFile {
 
     fn common_memory(&self, caller: &dyn Caller, sharing: Sharing) -> Result<CommonMemory, Errno> {
         caller.account().admit()?;
-        let (object, mapping) = self.node.map(caller.account(), sharing == Sharing::ReadWrite)?;
+        let (object, mapping) = self.node.map(caller, sharing == Sharing::ReadWrite)?;
         Ok((object, Arc::new(mapping)))
     }
 
@@ -484,6 +494,7 @@ mod tests {
 
     use super::*;
     use crate::files::disk::tests::{SECOND, SECOND_FAILS, SECOND_IS_BAD_AT, replace_second};
+    use crate::files::volume::Inode;
     use crate::files::volume::pages::EXPIRES_NS;
     use crate::files::volume::tests::{mount, open, text, unmount, with_volume};
     use crate::testing::Program;
@@ -758,6 +769,167 @@ mod tests {
             let volume = crate::files::volume::all().pop().unwrap();
             assert!(volume.changed.lock().files.is_empty(), "nothing is left to be compared");
             drop(volume);
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn stores_to_pages_that_were_cut_off_before_the_mapping_reach_the_disk() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let place = program.store(&vec![5; 40_960]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 40_960]), Ok(40_960));
+            // A mapping keeps the pages.
+            let (reader, read) = (open(program, "file", 0).unwrap(), types::protection::READ as usize);
+            let shared_flag = types::mapping::SHARED as usize;
+            let kept = program.call(SystemCall::Map, [0, 40_960, read, shared_flag, reader, 0]).unwrap();
+            assert_eq!(program.call(SystemCall::Truncate, [file, 0]), Ok(0));
+            let shared = map(program, file, 40_960, types::mapping::SHARED).unwrap();
+            let id = program.process().id;
+            let volume = crate::files::volume::all().pop().unwrap();
+            let pays = |(_, inode): (u64, &alloc::sync::Weak<Inode>)| inode.upgrade().unwrap().pages.lock().payer == id;
+            assert!(volume.inodes.lock().iter().any(pays), "comparisons that nobody asks for are the mapper's");
+            drop(volume);
+            assert_eq!(program.call(SystemCall::Truncate, [file, 40_960]), Ok(0));
+            let change = *b"stored to a page cut off before.";
+            program.write(shared + 7 * 4096, &change);
+            for at in [shared, kept] {
+                program.call(SystemCall::Unmap, [at, 40_960]).unwrap();
+            }
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
+            assert!(is_on_the_disk(&change));
+            while crate::files::volume::give_back() {}
+            assert_eq!(program.call(SystemCall::ReadAt, [file, place, 32, 7 * 4096]), Ok(32));
+            assert_eq!(program.read(place, 32), change);
+            for file in [file, reader] {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn stores_need_no_room_where_there_is_a_block_and_wait_for_room_elsewhere() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let place = program.store(&vec![5; 65_536]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 4096]), Ok(4096));
+            assert_eq!(program.call(SystemCall::Truncate, [file, 8192]), Ok(0));
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+            assert_eq!(mount(program, 0), Ok(0));
+            let (file, full) =
+                (open(program, "file", types::open::RDWR).unwrap(), open(program, "full", CREATED).unwrap());
+            let last = (0..1000).find_map(|_| program.call(SystemCall::Write, [full, place, 65_536]).err());
+            assert_eq!(last, Some(Errno::ENOSPC));
+            let shared = map(program, file, 8192, types::mapping::SHARED).unwrap();
+            let changes = [*b"to a page that has its own block", *b"to a page that has no block yet."];
+            program.write(shared, &changes[0]);
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
+            assert!(is_on_the_disk(&changes[0]));
+            program.write(shared + 4096, &changes[1]);
+            program.call(SystemCall::Unmap, [shared, 8192]).unwrap();
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Err(Errno::EIO));
+            program.call(SystemCall::Close, [full]).unwrap();
+            let path = text(program, "/tmp/volume/full");
+            assert_eq!(program.call(SystemCall::Unlink, [types::AT_FDCWD as usize, path, 0]), Ok(0));
+            program.sleep_ns(10_000_000);
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
+            assert!(is_on_the_disk(&changes[1]));
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn pages_that_a_mapping_keeps_are_in_the_charge_of_its_maker() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let place = program.store(&vec![5; 40_000]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 40_000]), Ok(40_000));
+            let charged = |program: &mut Program| program.process().account.own(Resource::Memory);
+            let before = charged(program);
+            let shared = map(program, file, 1 << 20, types::mapping::SHARED).unwrap();
+            let during = charged(program) - before;
+            assert!((40_960..49_152).contains(&during), "{during}");
+            program.call(SystemCall::Unmap, [shared, 1 << 20]).unwrap();
+            assert!(charged(program) < before + 4096);
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn changes_of_a_file_that_has_gone_keep_no_blocks() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let volume = crate::files::volume::all().pop().unwrap();
+            let file = open(program, "file", CREATED).unwrap();
+            let _ = changed(program, file);
+            program.call(SystemCall::Close, [file]).unwrap();
+            let path = text(program, "/tmp/volume/file");
+            let (here, status) = (types::AT_FDCWD as usize, program.place(128));
+            assert_eq!(program.call(SystemCall::StatusAt, [here, path, status, 0]), Ok(0));
+            let before = volume.usage().blocks.1;
+            assert_eq!(program.call(SystemCall::Unlink, [here, path, 0]), Ok(0));
+            program.sleep_ns(10_000_000);
+            assert!(volume.changed.lock().files.is_empty());
+            assert_eq!(volume.usage().blocks.1, before + 1);
+            drop(volume);
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn a_look_for_pages_to_give_back_is_short_and_the_next_one_goes_on() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let place = program.store(&[1; 4096]);
+            let files: Vec<usize> = (0..100)
+                .map(|number| {
+                    let file = open(program, &std::format!("file-{number}"), CREATED).unwrap();
+                    assert_eq!(program.call(SystemCall::Write, [file, place, 4096]), Ok(4096));
+                    file
+                })
+                .collect();
+            let volume = crate::files::volume::all().pop().unwrap();
+            let with_pages = || {
+                let inodes = volume.inodes.lock();
+                inodes.iter().filter_map(|(_, inode)| inode.upgrade()).filter(|inode| inode.pages.lock().has(0)).count()
+            };
+            let (mut before, mut looks) = (with_pages(), 0);
+            assert_eq!(before, 100);
+            while crate::files::volume::give_back() {
+                let now = with_pages();
+                assert!(before - now <= 1, "the pages of a group at most");
+                (before, looks) = (now, looks + 1);
+            }
+            assert_eq!(before, 0);
+            assert!((100..200).contains(&looks), "{looks}");
+            drop(volume);
+            for file in files {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    #[test]
+    fn a_failure_of_any_file_is_told_once_to_each_file_that_synchronises_all() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let (file, other) = (open(program, "file", CREATED).unwrap(), open(program, ".", 0).unwrap());
+            let _ = changed(program, file);
+            SECOND_FAILS.store(true, Ordering::Relaxed);
+            let told = [other, other, file].map(|file| program.call(SystemCall::SynchroniseFileSystem, [file]));
+            assert_eq!(told, [Err(Errno::EIO), Ok(0), Err(Errno::EIO)]);
+            SECOND_FAILS.store(false, Ordering::Relaxed);
+            for file in [file, other] {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
             assert_eq!(unmount(program), Ok(0));
         });
     }

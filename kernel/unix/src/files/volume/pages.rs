@@ -14,19 +14,21 @@
 //! # Mappings
 //! Programs map the object's pages, which are read before the mapping is there: no touch of one waits. Stores by
 //! programs leave no trace that the kernel sees, so each page that can be stored to is compared with the volume
-//! whenever changes are written, as long as there is such a mapping and once afterwards. Rejected: faults at the first
+//! whenever changes are written, as long as there is such a mapping and once afterwards. Each of them is noted, so that
+//! several comparisons of a file may be under way. Rejected: faults at the first
 //! store of each page, which would have to be armed again in every address space after each writing.
 //!
 //! # Memory
-//! The pages are the machine's, as those of disks: no process pays for them, they have a limit, and those that are as
-//! on the volume are given back when memory is short, the ones first that were not used since the last look (*clock*).
-//! A file that is mapped keeps its pages.
+//! The pages are the machine's, as those of disks: they have a limit, and those that are as on the volume are given
+//! back when memory is short, the ones first that were not used since the last look (*clock*). A file that is mapped
+//! keeps its pages; those that are mapped are in the charge of the mapper as well.
 //!
 //! # Locks
 //! A file's pages have one lock, taken before the one of its attributes and those of address spaces.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use abi_queue::pages::PAGE_SIZE;
@@ -45,8 +47,8 @@ const SHARE: usize = 4;
 const CHANGED_SHARE: usize = 10;
 /// Age at which changes are written (Linux: `dirty_expire_centisecs`).
 pub(super) const EXPIRES_NS: u64 = 30_000_000_000;
-/// Number of groups of pages that are looked at for some to give back, at a time.
-const GROUPS_AT_A_TIME: usize = 8;
+/// Number of groups of pages that are looked at for changes, at a time.
+const GROUPS_AT_A_TIME: usize = 64;
 /// Pages of a group.
 const GROUP: u64 = u64::BITS as u64;
 
@@ -169,11 +171,9 @@ pub(super) struct CachedPages {
     pub(super) modified: Option<Stamp>,
     /// Number of mappings that can store.
     mappings: usize,
-    /// Whether programs may have stored to pages since all were compared.
-    is_stored: bool,
-    /// Whether the comparison that is under way has begun after the last such mapping ended.
-    is_last_comparison: bool,
-    /// The process that has changed a page last.
+    /// Number of pages to which programs may have stored since they were compared last.
+    stored: usize,
+    /// The process that has changed a page last, or has mapped the file last to store to it.
     pub(super) payer: u32,
     /// The group at which the next look for pages to give back begins.
     hand: u64,
@@ -203,25 +203,12 @@ impl CachedPages {
 
     /// Whether any page was changed, or may have been.
     pub(super) fn has_changes(&self) -> bool {
-        self.changed > 0 || self.is_stored
-    }
-
-    /// Begins to take changes from the first page on.
-    pub(super) fn begin_taking(&mut self) {
-        self.is_last_comparison = self.mappings == 0;
-    }
-
-    /// Notes that all changes were taken since the [beginning](Self::begin_taking).
-    pub(super) fn end_taking(&mut self) {
-        self.is_stored &= !self.is_last_comparison;
+        self.changed > 0 || self.stored > 0 || self.mappings > 0
     }
 
     /// Returns the memory of the pages, for a mapping that can store or not.
     pub(super) fn map(&mut self, stores: bool) -> Arc<MemoryObject> {
         self.mappings += usize::from(stores);
-        if stores {
-            (self.is_stored, self.is_last_comparison) = (true, false);
-        }
         self.object().clone()
     }
 
@@ -230,12 +217,16 @@ impl CachedPages {
         self.mappings -= 1;
     }
 
-    /// Notes that programs can store to a page.
-    pub(super) fn store(&mut self, page: u64) {
-        let (group, bit) = place_of(page);
-        if let Some(marks) = self.marks.get_mut(group) {
-            marks.stored |= bit & marks.present;
-        }
+    /// Notes that programs can store to the pages there, those of the first group; returns the page to go on with.
+    pub(super) fn store(&mut self, pages: Range<u64>) -> Option<u64> {
+        let group = self.marks.first_from(pages.start / GROUP).filter(|group| group * GROUP < pages.end)?;
+        let first = pages.start.saturating_sub(group * GROUP);
+        let behind = GROUP - (pages.end - group * GROUP).min(GROUP);
+        let marks = self.marks.get_mut(group)?;
+        let stored = marks.present & !marks.stored & (u64::MAX << first) & (u64::MAX >> behind);
+        marks.stored |= stored;
+        self.stored += stored.count_ones() as usize;
+        Some((group + 1) * GROUP)
     }
 
     fn object(&mut self) -> &Arc<MemoryObject> {
@@ -255,11 +246,12 @@ impl CachedPages {
             self.marks.insert(group, Marks::default()).map_err(|_| OutOfMemory)?;
         }
         self.object().enter(page as usize, frame)?;
-        let can_store = self.mappings > 0;
         if let Some(marks) = self.marks.get_mut(group) {
             marks.present |= bit;
             marks.used |= bit;
-            marks.stored |= if can_store { bit } else { 0 };
+        }
+        if self.mappings > 0 {
+            self.store(page..page + 1);
         }
         Ok(())
     }
@@ -283,9 +275,13 @@ impl CachedPages {
     }
 
     /// Takes changed neighbours from a page on, as many as the buffer holds, as unchanged, or one page that programs
-    /// may have stored to: copies them to the buffer.
+    /// may have stored to: copies them to the buffer. After some groups without any, returns an empty piece, with which
+    /// to go on.
     pub(super) fn take_changed(&mut self, from: u64, buffer: &mut [u8]) -> Option<ChangedPiece> {
-        let mut first = from;
+        if self.changed == 0 && self.stored == 0 {
+            return None;
+        }
+        let (mut first, mut seen) = (from, 0);
         loop {
             let group = self.marks.first_from(first / GROUP)?;
             first = first.max(group * GROUP);
@@ -296,14 +292,20 @@ impl CachedPages {
                 break;
             }
             first = (group + 1) * GROUP;
+            seen += 1;
+            if seen == GROUPS_AT_A_TIME {
+                return Some(ChangedPiece { first, count: 0, is_changed: true, is_placed: true });
+            }
         }
+        let is_last_comparison = self.mappings == 0;
         let (group, bit) = place_of(first);
         let marks = self.marks.get_mut(group)?;
         let mut piece =
             ChangedPiece { first, count: 1, is_changed: marks.changed & bit != 0, is_placed: marks.placed & bit != 0 };
         if !piece.is_changed {
-            if self.is_last_comparison {
+            if is_last_comparison {
                 marks.stored &= !bit;
+                self.stored -= 1;
             }
             if let Some(frame) = self.page(first) {
                 frame.read(0, &mut buffer[..PAGE_SIZE]);
@@ -315,8 +317,9 @@ impl CachedPages {
             let (group, bit) = place_of(first + piece.count as u64);
             let Some(marks) = self.marks.get_mut(group).filter(|marks| marks.changed & bit != 0) else { break };
             marks.changed &= !bit;
-            if self.is_last_comparison {
+            if is_last_comparison && marks.stored & bit != 0 {
                 marks.stored &= !bit;
+                self.stored -= 1;
             }
             self.unchanged(1);
             let Some(frame) = self.page(first + piece.count as u64) else { break };
@@ -359,10 +362,12 @@ impl CachedPages {
         match self.object.as_mut().map(Arc::get_mut) {
             Some(Some(object)) => {
                 bits(gone).for_each(|bit| drop(object.take((group * GROUP + bit) as usize)));
+                self.stored -= (marks.stored & !kept).count_ones() as usize;
                 marks.present &= kept;
                 marks.stored &= kept;
                 if marks.present == 0 {
                     self.marks.remove(group);
+                    object.trim((group * GROUP) as usize);
                 }
             }
             _ => bits(gone).filter_map(|bit| self.page(group * GROUP + bit)).for_each(|frame| frame.zero()),
@@ -371,28 +376,37 @@ impl CachedPages {
         Some(group + 1)
     }
 
-    /// Gives back pages that are as on the volume, of some groups; returns their number.
-    pub(super) fn give_back(&mut self, spares: Spares) -> usize {
-        let Some(object) = self.object.as_mut().and_then(Arc::get_mut) else { return 0 };
+    /// Gives back pages that are as on the volume, of the first group that has some, and looks at so many groups at
+    /// most; returns their number, or `None` if there are none up to the end.
+    pub(super) fn give_back(&mut self, spares: Spares, groups: &mut usize) -> Option<usize> {
+        let object = self.object.as_mut().and_then(Arc::get_mut)?;
         let mut given = 0;
-        for _ in 0..GROUPS_AT_A_TIME.min(self.marks.len()) {
-            let Some(group) = self.marks.first_from(self.hand).or_else(|| self.marks.first_from(0)) else { break };
+        while given == 0 && *groups > 0 {
+            *groups -= 1;
+            let Some(group) = self.marks.first_from(self.hand) else {
+                self.hand = 0;
+                return None;
+            };
             self.hand = group + 1;
-            let Some(marks) = self.marks.get_mut(group) else { break };
+            let marks = self.marks.get_mut(group)?;
             let used = if spares == Spares::Used { marks.used } else { 0 };
             let gone = marks.present & !marks.changed & !marks.stored & !used;
             marks.used = 0;
             marks.present &= !gone;
             marks.placed &= !gone;
-            if marks.present == 0 {
+            let is_empty = marks.present == 0;
+            if is_empty {
                 self.marks.remove(group);
             }
             for bit in bits(gone) {
                 drop(object.take((group * GROUP + bit) as usize));
                 given += 1;
             }
+            if is_empty {
+                object.trim((group * GROUP) as usize);
+            }
         }
-        given
+        Some(given)
     }
 }
 
@@ -492,7 +506,10 @@ mod tests {
                 Step::Take(from, most) => {
                     let mut buffer = std::vec![0; most * PAGE_SIZE];
                     let first = model.range(from..).find(|(_, known)| known.changed).map(|(page, _)| *page);
-                    let found = pages.take_changed(from, &mut buffer);
+                    let mut found = pages.take_changed(from, &mut buffer);
+                    while let Some(ChangedPiece { first, count: 0, .. }) = found {
+                        found = pages.take_changed(first, &mut buffer);
+                    }
                     assert_eq!(found.as_ref().map(|piece| piece.first), first);
                     let Some(ChangedPiece { first, count, .. }) = found else { continue };
                     let is_changed = |page| model.get(&page).is_some_and(|known: &Known| known.changed);
@@ -525,7 +542,9 @@ mod tests {
                 Step::GiveBack(spares) => {
                     let stays = |known: &Known| known.changed || spares && known.used;
                     let expected = model.values().filter(|known| !stays(known)).count();
-                    let given = pages.give_back(if spares { Spares::Used } else { Spares::Nothing });
+                    let spared = if spares { Spares::Used } else { Spares::Nothing };
+                    pages.hand = 0;
+                    let given: usize = core::iter::from_fn(|| pages.give_back(spared, &mut 2)).sum();
                     if mapping.is_some() {
                         assert_eq!(given, 0);
                     } else {
@@ -558,6 +577,87 @@ mod tests {
                 assert_eq!((CACHED.load(Ordering::Relaxed), CHANGED.load(Ordering::Relaxed)), (before, 0));
             });
         }
+    }
+
+    #[test]
+    fn a_look_for_changes_goes_over_a_bounded_number_of_groups_and_over_none_without_changes() {
+        crate::testing::run(|_| {
+            let (mut pages, mut buffer) = (CachedPages::default(), std::vec![0; PAGE_SIZE]);
+            let groups = 2 * GROUPS_AT_A_TIME as u64 + 1;
+            for group in 0..groups {
+                pages.enter(group * GROUP, frame_of(1)).unwrap();
+            }
+            assert!(pages.take_changed(0, &mut buffer).is_none());
+            let last = (groups - 1) * GROUP;
+            pages.place(last);
+            pages.change(last);
+            let (mut from, mut counts) = (0, Vec::new());
+            while let Some(piece) = pages.take_changed(from, &mut buffer) {
+                counts.push((piece.first, piece.count));
+                from = piece.first + piece.count as u64;
+            }
+            let step = GROUPS_AT_A_TIME as u64 * GROUP;
+            assert_eq!(counts, [(step, 0), (2 * step, 0), (last, 1)]);
+            drop(pages);
+            while remains::free_any() {}
+        });
+    }
+
+    #[test]
+    fn pages_that_can_be_stored_to_are_compared_until_once_after_the_last_mapping() {
+        crate::testing::run(|_| {
+            let (mut pages, mut buffer) = (CachedPages::default(), std::vec![0; PAGE_SIZE]);
+            for page in [0, 63, 64, 200] {
+                pages.enter(page, frame_of(1)).unwrap();
+            }
+            let object = pages.map(true);
+            let (mut from, range) = (1, 1..200);
+            while let Some(next) = pages.store(from..range.end) {
+                from = next;
+            }
+            pages.enter(130, frame_of(1)).unwrap();
+            let mut compared = |pages: &mut CachedPages| {
+                let mut from = 0;
+                core::iter::from_fn(|| {
+                    let piece = pages.take_changed(from, &mut buffer)?;
+                    from = piece.first + piece.count as u64;
+                    Some(piece.first)
+                })
+                .collect::<Vec<_>>()
+            };
+            assert_eq!(compared(&mut pages), [63, 64, 130]);
+            assert_eq!(compared(&mut pages), [63, 64, 130]);
+            drop(object);
+            pages.unmap();
+            assert!(pages.has_changes());
+            assert_eq!(pages.give_back(Spares::Nothing, &mut 1), Some(1), "page 0");
+            assert_eq!(compared(&mut pages), [63, 64, 130]);
+            assert_eq!((compared(&mut pages), pages.has_changes()), (Vec::new(), false));
+            drop(pages);
+            while remains::free_any() {}
+        });
+    }
+
+    #[test]
+    fn pages_that_are_given_back_leave_no_records() {
+        crate::testing::run(|_| {
+            let (mut pages, before) = (CachedPages::default(), CACHED.load(Ordering::Relaxed));
+            let of_lists = |pages: &mut CachedPages| {
+                pages.enter(64 << 7, frame_of(1)).unwrap();
+                pages.give_back(Spares::Nothing, &mut 1);
+                CACHED.load(Ordering::Relaxed) - before
+            };
+            let lists = of_lists(&mut pages);
+            for page in 0..64 {
+                pages.enter(page << 7, frame_of(1)).unwrap();
+            }
+            pages.hand = 0;
+            while pages.give_back(Spares::Nothing, &mut 1).is_some() {}
+            assert_eq!(CACHED.load(Ordering::Relaxed), before + lists);
+            assert!(lists < 2048, "{lists}");
+            drop(pages);
+            while remains::free_any() {}
+        });
     }
 
     #[test]
