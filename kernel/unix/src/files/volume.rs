@@ -462,6 +462,7 @@ impl MountedVolume {
         desk.payer = job.as_ref().map_or(0, |job| job.payer);
         self.account_for(desk.payer);
         match job {
+            Some(job) if desk.has_room_for(&job) => desk.waiting.push_back(job),
             Some(job) => {
                 let answer = desk.perform(&job);
                 // Everything that was done for it is paid before it goes on.
@@ -488,21 +489,22 @@ impl MountedVolume {
         }
     }
 
-    /// Returns the next job, or none if a file is to be ended first; `None` at the end.
+    /// Returns the next job, or none for a step of the coroutine's own work, in turns; `None` at the end.
     fn next(&self, desk: DeskState, waker: &Waker) -> Poll<Option<Option<Job>>> {
         let has_to_write = desk.is_mounted && self.has_to_write();
+        let has_work = has_to_write || desk.has_work || !self.nameless.lock().is_empty();
         let mut queue = self.queue.lock();
         if let Some(alarm) = queue.alarm.take() {
             time::clear(alarm);
         }
-        queue.is_own_turn = !queue.is_own_turn && has_to_write;
+        queue.is_own_turn = !queue.is_own_turn && has_work;
         if queue.is_own_turn {
             return Poll::Ready(Some(None));
         }
         if let Some(job) = queue.jobs.pop_front() {
             return Poll::Ready(Some(Some(job)));
         }
-        if has_to_write || desk.has_endings || !self.nameless.lock().is_empty() {
+        if has_work {
             return Poll::Ready(Some(None));
         }
         // Only the first job mounts it: a volume that is not there now is not mounted, or not any more.
@@ -608,6 +610,10 @@ struct Desk<'a, W: WaitsOnStack> {
     endings: Vec<u32>,
     /// The one whose end is under way.
     ending: Option<u32>,
+    /// Requests to have changes last. They are done one after the other, in steps between those of others.
+    waiting: VecDeque<Job>,
+    /// The file and the page with which the first of them goes on.
+    synchronised_up_to: (u64, u64),
     /// The file and the page with which writing old changes goes on.
     written_up_to: Option<(u64, u64)>,
     /// The access at the last look.
@@ -652,7 +658,8 @@ impl MadeFiles {
 #[derive(Clone, Copy)]
 struct DeskState {
     is_mounted: bool,
-    has_endings: bool,
+    /// There are files to be ended or to be synchronised.
+    has_work: bool,
 }
 
 impl<'a, W: WaitsOnStack> Desk<'a, W> {
@@ -662,6 +669,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             shared,
             endings: Vec::new(),
             ending: None,
+            waiting: VecDeque::new(),
+            synchronised_up_to: (0, 0),
             written_up_to: None,
             access: Access::Read,
             made: MadeFiles::default(),
@@ -672,7 +681,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     }
 
     fn state(&self) -> DeskState {
-        DeskState { is_mounted: self.volume.is_some(), has_endings: self.has_endings() }
+        DeskState { is_mounted: self.volume.is_some(), has_work: self.has_endings() || !self.waiting.is_empty() }
+    }
+
+    /// Whether a request is one to have changes last, which can wait for its steps.
+    fn has_room_for(&mut self, job: &Job) -> bool {
+        matches!(job.request, VolumeRequest::Synchronise(_))
+            && self.waiting.len() < MOST_REQUESTS
+            && self.waiting.try_reserve(1).is_ok()
     }
 
     fn has_endings(&self) -> bool {
@@ -1004,9 +1020,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
     }
 
-    /// Does a step of the work that no request has asked for: writes old changes, or ends files.
+    /// Does a step of the work that is no request's turn: has changes last, writes old ones, or ends files.
     fn work_unasked(&mut self) {
-        if self.shared.has_to_write() {
+        if !self.waiting.is_empty() {
+            self.synchronise_some();
+        } else if self.shared.has_to_write() {
             self.write_some();
         } else {
             self.end_some();
@@ -1244,6 +1262,38 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         });
     }
 
+    /// Does a step of the first request to have changes last: writes a piece of them, or answers it.
+    fn synchronise_some(&mut self) {
+        let Some(job) = self.waiting.pop_front() else { return };
+        self.payer = job.payer;
+        self.shared.account_for(job.payer);
+        let (number, from) = self.synchronised_up_to;
+        let inode = match &job.request {
+            // After its file there is no other one.
+            VolumeRequest::Synchronise(Some(node)) => Some(node.0.clone()).filter(|_| number <= node.number().into()),
+            _ => self.shared.changed_from(number),
+        };
+        let Some(inode) = inode else {
+            self.synchronised_up_to = (0, 0);
+            let answer = self.synchronise().map(|()| VolumeAnswer::Done);
+            self.look_at_access();
+            self.shared.account_for(0);
+            job.reply(answer);
+            return;
+        };
+        let from = if u64::from(inode.number) == number { from } else { 0 };
+        self.synchronised_up_to = match self.write_piece(&inode, from) {
+            Some(next) => (inode.number.into(), next),
+            None => {
+                self.end_writing(&inode);
+                (u64::from(inode.number) + 1, 0)
+            }
+        };
+        self.shared.account_for(0);
+        // There is room, from which it was taken.
+        self.waiting.push_front(job);
+    }
+
     /// Has everything that was written last. A failure is one of all open files.
     fn synchronise(&mut self) -> Result<(), Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
@@ -1320,6 +1370,10 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     }
 
     fn unmount_at_the_end(&mut self) {
+        while !self.waiting.is_empty() {
+            self.synchronise_some();
+            self.pause();
+        }
         self.write_all();
         self.forget_names(None);
         // Changes that could not be written do not last.

@@ -843,6 +843,47 @@ mod tests {
         });
     }
 
+    /// Enters its number into a list when it is woken.
+    struct Noted(u32, Arc<std::sync::Mutex<Vec<u32>>>);
+
+    impl std::task::Wake for Noted {
+        fn wake(self: Arc<Noted>) {
+            self.1.lock().unwrap().push(self.0);
+        }
+    }
+
+    #[test]
+    fn requests_of_others_are_done_while_changes_are_written() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let place = program.store(&vec![5; 40_960]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 40_960]), Ok(40_960));
+            let shared = map(program, file, 40_960, types::mapping::SHARED).unwrap();
+            let (volume, account) = (crate::files::volume::all().pop().unwrap(), program.process().account.clone());
+            let node = {
+                let inodes = volume.inodes.lock();
+                let mut used = inodes.iter().filter_map(|(_, inode)| inode.upgrade());
+                VolumeNode(used.find(|inode| inode.attributes.lock().size == 40_960).unwrap())
+            };
+            let order = Arc::default();
+            let requests =
+                [VolumeRequest::Synchronise(Some(node)), VolumeRequest::Synchronise(None), VolumeRequest::Root];
+            let mut submissions = Vec::new();
+            for (number, request) in requests.into_iter().enumerate() {
+                let submission = volume.submit(&account, 0, request).unwrap();
+                submission.register(&Waker::from(Arc::new(Noted(number as u32, Arc::clone(&order)))));
+                submissions.push(submission);
+            }
+            program.sleep_ns(100_000_000);
+            assert_eq!(*order.lock().unwrap(), [2, 0, 1]);
+            drop((submissions, volume));
+            program.call(SystemCall::Unmap, [shared, 40_960]).unwrap();
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
     #[test]
     fn pages_that_a_mapping_keeps_are_in_the_charge_of_its_maker() {
         with_volume(|program| {
