@@ -1358,7 +1358,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             _ if inode.number == ROOT => {}
             _ => {
                 inode.is_lost.store(true, Ordering::Relaxed);
-                // Whoever finds the number from now on finds another file.
+                // Its number leads to another file from now on.
                 self.shared.inodes.lock().remove(inode.number.into());
                 // Its changes fail, and then nothing keeps its pages.
                 self.write_file(inode);
