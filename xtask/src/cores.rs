@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
+use abi_unix::types::auxiliary;
 use anyhow::{Context as _, Result, anyhow, bail};
 use object::Endianness;
 use object::elf::{FileHeader64, NT_AUXV, NT_PRSTATUS, PT_LOAD, PT_NOTE};
@@ -42,9 +43,6 @@ const MOST_THREADS: usize = 64;
 /// Registers by number.
 const RA: usize = 1;
 const SP: usize = 2;
-/// Keys of the auxiliary vector.
-const ENTRY: u64 = 9;
-const SCHEDULER: u64 = 33;
 
 /// Returns the directory of the core files on this host.
 fn directory(context: &Context) -> PathBuf {
@@ -228,9 +226,7 @@ impl CoreFile {
         });
         found.unwrap_or_default()
     }
-}
 
-impl CoreFile {
     /// Returns the words above an address that the file has, with their distances from it. After an overflow the stack
     /// pointer lies in the guard below the stack, which the file does not have.
     fn words_above(&self, start: u64) -> Vec<(u64, u64)> {
@@ -268,7 +264,7 @@ impl Explained<'_> {
             words.filter(|(_, word)| is_code(*word)).map(|(at, word)| (at, in_file(word))).collect();
         let ra = thread.registers[RA];
         let mut lines = Vec::new();
-        let base = self.core.auxiliary(SCHEDULER);
+        let base = self.core.auxiliary(auxiliary::SYSINFO_EHDR);
         if !is_code(thread.pc) {
             let distance = thread.pc.wrapping_sub(base);
             let functions = self.scheduler.as_ref().filter(|_| base != 0).map(|symbols| symbols.functions_at(distance));
@@ -355,7 +351,7 @@ fn describe(context: &Context, path: &Path, core: &CoreFile, program: Option<&Pa
     let explained = Explained {
         core,
         program: SymbolisedProgram::load(program)?,
-        moved: core.auxiliary(ENTRY).wrapping_sub(entry),
+        moved: core.auxiliary(auxiliary::ENTRY).wrapping_sub(entry),
         size,
         scheduler: Symbols::load(&build::vdso_symbols(&context.workspace)).ok(),
     };
@@ -385,7 +381,7 @@ fn open_gdb(
         bail!("there is no {GDB}. On Debian, run this and try again:\n    sudo apt-get install --yes {GDB}");
     }
     let moved = match program {
-        Some(program) => core.auxiliary(ENTRY).wrapping_sub(extent_of(program)?.1),
+        Some(program) => core.auxiliary(auxiliary::ENTRY).wrapping_sub(extent_of(program)?.1),
         None => 0,
     };
     let script = directory(context).join("gdb");

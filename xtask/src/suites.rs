@@ -1239,14 +1239,13 @@ impl Boots<'_> {
     /// Unpacks a bundle as a user does, checks its sums and boots it.
     fn bundle(&self, _: &Path, show: Show) -> Found {
         let bundle = dist::make(self.context, &self.products)?;
-        let directory = std::env::temp_dir().join(format!("xtask-bundle-{}", std::process::id()));
-        std::fs::create_dir_all(&directory)?;
         let mut command = children::command("sh");
         let text = r#"tar -xzf "$1" && cd cops-* && sha256sum -c --quiet SHA256SUMS && ./boot --harts 1 shell -c 'echo "a  b"; exit 3'"#;
-        command.args(["-c", text, "sh"]).arg(&bundle).current_dir(&directory);
-        let output = children::output(&mut command, Ending::Kill, END_LIMIT);
-        std::fs::remove_dir_all(&directory)?;
-        let output = output.context("the bundle did not boot and end")?;
+        command.args(["-c", text, "sh"]).arg(&bundle);
+        let output = in_own_directory("bundle", |directory| {
+            let output = children::output(command.current_dir(directory), Ending::Kill, END_LIMIT);
+            output.context("the bundle did not boot and end")
+        })?;
         let said = String::from_utf8_lossy(&output.stdout);
         if output.status.code() != Some(3) || !said.lines().any(|line| line.trim_end() == "a  b") {
             bail!("{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -1257,9 +1256,7 @@ impl Boots<'_> {
 
     /// Lets U-Boot fetch the kernel's image and an archive over the network, and start them.
     fn boot_loader(&self, log: &Path, show: Show) -> Found {
-        let directory = std::env::temp_dir().join(format!("xtask-boot-loader-{}", std::process::id()));
-        let mut run = || {
-            std::fs::create_dir_all(&directory)?;
+        in_own_directory("boot-loader", |directory| {
             let all = std::fs::read(&self.products.initramfs)?;
             // The one program that is started: U-Boot fetches a few megabytes in a second.
             let mut archive = cpio::Writer::new(0);
@@ -1281,7 +1278,7 @@ impl Boots<'_> {
             let mut configuration = self.context.configuration(&self.products, &self.machine, String::new());
             configuration.kernel = boot_loader::U_BOOT.into();
             configuration.initramfs = empty;
-            configuration.network = Network::Files { directory: directory.clone(), first: boot_loader::SCRIPT };
+            configuration.network = Network::Files { directory: directory.into(), first: boot_loader::SCRIPT };
             let mut guest =
                 Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)?;
             for expected in ["Starting kernel ...", "Hello, world!"] {
@@ -1290,11 +1287,7 @@ impl Boots<'_> {
             guest.wait_for_end(END_LIMIT)?;
             show("U-Boot fetched the image and an archive, and its program ran");
             Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
-        };
-        let result = run();
-        // It is not there if it could not be made.
-        let _ = std::fs::remove_dir_all(&directory);
-        result
+        })
     }
 
     /// Takes samples of a program that is busy for ever, and looks for functions of the kernel, of the program, and of
@@ -1318,23 +1311,16 @@ impl Boots<'_> {
 
     /// Makes a package as a user does, and runs it and a file of the host in the machine.
     fn own_program(&self, log: &Path, show: Show) -> Found {
-        let directory = std::env::temp_dir().join(format!("xtask-own-program-{}", std::process::id()));
-        let package = directory.join("own-greeting");
-        let text = "a file of the host";
-        std::fs::create_dir_all(&directory)?;
-        std::fs::write(directory.join("notes"), format!("{text}\n"))?;
-        let mut run = || {
+        in_own_directory("own-program", |directory| {
+            let package = directory.join("own-greeting");
+            let text = "a file of the host";
+            std::fs::write(directory.join("notes"), format!("{text}\n"))?;
             own::new(self.context, &cli::New { path: package.clone(), name: None, git: None, std: false })?;
             let chosen = Chosen::of(&package.to_string_lossy())?;
             let programs = chosen.take(self.context, self.toolchain, &self.products)?.unwrap_or_default();
             let file = format!("{}:/srv/", directory.join("notes").display()).parse().map_err(anyhow::Error::msg)?;
             let products = own::with_files(self.context, (*self.products).clone(), programs, &[file])?;
-            let boots = Boots {
-                context: self.context,
-                toolchain: self.toolchain,
-                products: Arc::new(products),
-                machine: self.machine.clone(),
-            };
+            let boots = Boots { products: Arc::new(products), machine: self.machine.clone(), ..*self };
             let arguments = ["-c", "own-greeting Ada && cat /srv/notes"].map(String::from);
             let mut guest = boots.start(log, &boots.products.kernel, command_line("shell", &arguments)?)?;
             for expected in ["Hello, Ada!", text] {
@@ -1343,17 +1329,13 @@ impl Boots<'_> {
             guest.wait_for_end(END_LIMIT)?;
             show("a package from outside the tree ran, and a file of the host was there");
             Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
-        };
-        let result = run();
-        std::fs::remove_dir_all(&directory)?;
-        result
+        })
     }
 
     /// Runs the suite of programs with the standard library, and a package with it that is made as a user does.
     fn standard_library(&self, log: &Path, show: Show) -> Found {
-        let directory = std::env::temp_dir().join(format!("xtask-std-program-{}", std::process::id()));
-        let [greeting, web] = ["std-greeting", "std-web"].map(|name| directory.join(name));
-        let mut run = || {
+        in_own_directory("std-program", |directory| {
+            let [greeting, web] = ["std-greeting", "std-web"].map(|name| directory.join(name));
             for package in [&greeting, &web] {
                 own::new(self.context, &cli::New { path: package.clone(), name: None, git: None, std: true })?;
             }
@@ -1372,11 +1354,7 @@ impl Boots<'_> {
             guest
                 .wait_for("the server's answer", SILENCE_LIMIT, |line| (line == "hello from /a/path").then_some(()))?;
             follow(&mut guest, show)
-        };
-        let result = run();
-        // It is not there if it could not be made.
-        let _ = std::fs::remove_dir_all(&directory);
-        result
+        })
     }
 
     fn suite(&self, log: &Path, kernel: &Path, command_line: String, show: Show) -> Found {
@@ -1503,6 +1481,15 @@ fn fault_problem(failure: &Failure) -> Option<String> {
     } else {
         None
     }
+}
+
+/// Calls a function with a directory for it alone, which is removed afterwards.
+fn in_own_directory<T>(name: &str, act: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    let directory = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let result = act(&directory);
+    std::fs::remove_dir_all(&directory)?;
+    result
 }
 
 /// Writes the server with hyper that the book shows into a new package with the standard library.

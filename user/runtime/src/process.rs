@@ -17,7 +17,7 @@ use unix::{Descriptor, Result};
 
 pub use unix::process::{Change, Ending, number, parent};
 
-// With the standard library its buffers are written first.
+// With the standard library its buffers are written, and the functions that wait for the end are called.
 #[cfg(all(on_cops, feature = "std"))]
 pub use std::process::exit;
 #[cfg(not(all(on_cops, feature = "std")))]

@@ -8,6 +8,7 @@ use core::fmt::Display;
 use abi_queue::Priority;
 
 use crate::executor;
+use crate::process::exit;
 
 /// The types that `main` may return.
 pub trait Termination {
@@ -67,15 +68,6 @@ where
         unix::eprintln!("only {} of {workers} workers: {error}", executor::workers());
     }
     executor::work(0)
-}
-
-/// Ends the process.
-fn exit(status: i32) -> ! {
-    // Writes the buffers of the standard library, and calls the functions that wait for the end.
-    #[cfg(all(on_cops, feature = "std"))]
-    std::process::exit(status);
-    #[cfg(not(all(on_cops, feature = "std")))]
-    unix::process::exit(status)
 }
 
 /// Exit status of a process in which a coroutine panicked, as without the standard library.

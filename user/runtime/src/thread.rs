@@ -54,7 +54,7 @@ mod of_library {
         let started = std::thread::Builder::new().stack_size(stack).spawn(move || {
             // A panic ends the process, as in every thread of this module: nobody could wait for the result.
             let Ok(finished) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) else {
-                std::process::exit(crate::start::PANIC_STATUS)
+                crate::process::exit(crate::start::PANIC_STATUS)
             };
             drop_values(&local::current().values);
             finished.finish();
