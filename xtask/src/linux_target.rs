@@ -22,7 +22,7 @@ const TARGET: &str = "riscv64gc-unknown-linux-gnu";
 /// cannot be installed.
 pub fn ensure(progress: &Progress) -> Result<()> {
     toolchain::ensure_on_host(&[Item::RiscvGcc, Item::RiscvLibc], progress)?;
-    if has_target() {
+    if toolchain::has_rust_target(TARGET) {
         return Ok(());
     }
     let activity = progress.start(format!("Adding the Rust target {TARGET}"));
@@ -30,18 +30,10 @@ pub fn ensure(progress: &Progress) -> Result<()> {
     command.args(["target", "add", TARGET]);
     let output = children::output(&mut command, Ending::Kill, Duration::from_secs(90));
     activity.clear();
-    if output.is_ok_and(|output| output.status.success()) && has_target() {
+    if output.is_ok_and(|output| output.status.success()) && toolchain::has_rust_target(TARGET) {
         return Ok(());
     }
     bail!("Rust cannot compile for {TARGET} here, and `rustup target add {TARGET}` does not work")
-}
-
-/// Returns whether the Rust on the PATH has the target.
-pub fn has_target() -> bool {
-    let mut rustc = children::command("rustc");
-    rustc.args(["--print", "sysroot"]);
-    let root = rustc.output().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    Path::new(root.trim()).join("lib/rustlib").join(TARGET).is_dir()
 }
 
 /// Returns cargo for the target, with this directory for what it makes.

@@ -464,6 +464,18 @@ pub fn look() -> Seen {
     }
 }
 
+/// Returns whether the Rust on the PATH has the libraries of a target.
+pub fn has_rust_target(target: &str) -> bool {
+    said_by(children::command("rustc").args(["--print", "sysroot"])).is_some_and(|root| has_libraries(&root, target))
+}
+
+/// Returns whether there are the libraries of a target below the directory that rustc prints.
+fn has_libraries(root: &str, target: &str) -> bool {
+    let libraries = Path::new(root.trim()).join("lib/rustlib").join(target).join("lib");
+    std::fs::read_dir(libraries)
+        .is_ok_and(|entries| entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("libcore-")))
+}
+
 fn look_at_rust() -> Option<RustOnPath> {
     let rustc = find_program("rustc")?;
     let version = version_of(&rustc)?;
@@ -471,10 +483,7 @@ fn look_at_rust() -> Option<RustOnPath> {
         return None;
     }
     let root = said_by(children::command(&rustc).args(["--print", "sysroot"]))?;
-    let libraries = Path::new(root.trim()).join("lib/rustlib").join(TARGET).join("lib");
-    let has_target = std::fs::read_dir(libraries).is_ok_and(|entries| {
-        entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("libcore-"))
-    });
+    let has_target = has_libraries(&root, TARGET);
     let rustup = find_program("rustup").is_some_and(|rustup| {
         // A rustup that manages another compiler than the one on the PATH is no help.
         said_by(children::command(rustup).args(["which", "rustc"]))
