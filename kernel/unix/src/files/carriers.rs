@@ -11,9 +11,9 @@
 //!
 //! A collection looks at the carriers of the machine, in steps. A carrier with references from elsewhere than messages
 //! (descriptors, calls in flight) is *held*. First each is examined: those that are held become *gray*, the others
-//! *candidates*. Then, for each gray one, all carriers in its messages become gray too, and it becomes *settled*. When
-//! there are neither unexamined nor gray ones, the candidates are garbage: their messages are thrown away, and with
-//! these the sockets go like any others.
+//! *candidates*. Then each gray one becomes *settled*, and all carriers in its messages become gray, a few in each step.
+//! When there are neither unexamined nor gray ones, the candidates are garbage: their messages are thrown away, and
+//! with these the sockets go like any others.
 //!
 //! Programs go on between the steps. So a carrier that is sent, received or looked at (`MSG_PEEK`) becomes gray too if
 //! it was unexamined or a candidate (GRAY-IF-MOVED), and a new carrier is settled. A candidate had no reference but
@@ -68,14 +68,23 @@ pub(crate) trait MessageCarrier: Send + Sync {
     /// Returns the process that pays for work with it.
     fn maker(&self) -> u32;
 
-    /// Passes on each carrier in its messages.
-    fn for_each_carried(&self, pass: &mut dyn FnMut(&dyn MessageCarrier));
+    /// Passes on some of the carriers in its messages, from a place on; returns the place of the others.
+    fn pass_some_carried(&self, from: CarriedPlace, pass: &mut dyn FnMut(&dyn MessageCarrier)) -> Option<CarriedPlace>;
 
     /// Ends receiving: there will be no further message.
     fn give_up(&self);
 
     /// Throws a few of the messages away, of a carrier that has ended receiving; returns whether none is left.
     fn throw_some_away(&self) -> bool;
+}
+
+/// The place of a file in the messages of a carrier. Receiving messages does not change it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CarriedPlace {
+    /// Number of messages before it since the carrier was made.
+    pub message: u64,
+    /// Number of files before it in its message.
+    pub file: usize,
 }
 
 /// The lists of carriers. The settled ones of a collection are the unexamined ones of the next.
@@ -126,6 +135,8 @@ struct Graph {
     phase: Phase,
     /// The list of settled carriers.
     settled: CarrierList,
+    /// The settled carrier of which some messages have been looked at, and the place of the others.
+    settling: Option<(Arc<dyn MessageCarrier>, CarriedPlace)>,
     /// The next one to be looked at, while no collection is going on; `None` is the first one.
     next_look: Option<Arc<dyn MessageCarrier>>,
     /// A collection is to begin, for the sake of what was left at this [birth](remains::birth).
@@ -147,6 +158,7 @@ impl Graph {
             heads: [const { None }; LISTS],
             phase: Phase::Rest,
             settled: CarrierList::Even,
+            settling: None,
             next_look: None,
             wanted: None,
             is_attended: false,
@@ -509,17 +521,30 @@ fn mark(mut graph: MutexGuard<'_, Graph>) {
     if graph.first(unexamined).is_some() {
         return;
     }
-    let Some(gray) = graph.first(CarrierList::Gray) else {
-        graph.phase = Phase::Ending;
-        return;
+    let (carrier, from) = match (graph.settling.take(), graph.first(CarrierList::Gray)) {
+        (Some(settling), _) => settling,
+        (None, Some(gray)) => {
+            // Settled before its messages are looked at: what is sent to it meanwhile is gray already, and so is what
+            // is received of those that are left for the next step.
+            let settled = graph.settled;
+            graph.move_to(&*gray, settled);
+            (gray, CarriedPlace::default())
+        }
+        (None, None) => {
+            graph.phase = Phase::Ending;
+            return;
+        }
     };
-    // Settled before its messages are looked at: what is sent to it meanwhile is gray already.
-    let settled = graph.settled;
-    graph.move_to(&*gray, settled);
     drop(graph);
     // The lock of its messages comes before that of the graph, which is held from the first carrier among them on.
     let mut graph = None;
-    gray.for_each_carried(&mut |carried| graph.get_or_insert_with(|| GRAPH.lock()).make_gray(carried));
+    let rest = carrier
+        .pass_some_carried(from, &mut |carried| graph.get_or_insert_with(|| GRAPH.lock()).make_gray(carried))
+        .map(|rest| (carrier, rest));
+    drop(graph);
+    if rest.is_some() {
+        GRAPH.lock().settling = rest;
+    }
 }
 
 /// Returns the process that pays for collections.
@@ -541,6 +566,8 @@ mod tests {
         number: usize,
         place: CarrierPlace,
         messages: Mutex<VecDeque<Arc<Opened>>>,
+        /// Number of messages that it has no more.
+        gone: AtomicUsize,
         has_ended: AtomicUsize,
     }
 
@@ -569,8 +596,16 @@ mod tests {
             7
         }
 
-        fn for_each_carried(&self, pass: &mut dyn FnMut(&dyn MessageCarrier)) {
-            self.messages.lock().iter().for_each(|file| pass(&*file.socket));
+        fn pass_some_carried(
+            &self,
+            from: CarriedPlace,
+            pass: &mut dyn FnMut(&dyn MessageCarrier),
+        ) -> Option<CarriedPlace> {
+            let messages = self.messages.lock();
+            let gone = self.gone.load(Ordering::Relaxed);
+            let next = (from.message as usize).max(gone);
+            pass(&*messages.get(next - gone)?.socket);
+            Some(CarriedPlace { message: next as u64 + 1, file: 0 })
         }
 
         fn give_up(&self) {
@@ -579,6 +614,7 @@ mod tests {
 
         fn throw_some_away(&self) -> bool {
             let Some(file) = self.messages.lock().pop_front() else { return true };
+            self.gone.fetch_add(1, Ordering::Relaxed);
             is_carried_no_more(self, &*file.socket, Fate::ThrownAway);
             let sent = ReferenceToSent::new(file.socket.clone());
             drop(file);
@@ -643,8 +679,9 @@ mod tests {
             let open = Arc::new(AtomicUsize::new(SOCKETS));
             let sockets: Vec<_> = (0..SOCKETS)
                 .map(|number| {
-                    let (messages, has_ended) = (Mutex::new(VecDeque::new()), AtomicUsize::new(0));
-                    Arc::new(Socket { number, place: CarrierPlace::default(), messages, has_ended })
+                    let (messages, gone) = (Mutex::new(VecDeque::new()), AtomicUsize::new(0));
+                    let (place, has_ended) = (CarrierPlace::default(), AtomicUsize::new(0));
+                    Arc::new(Socket { number, place, messages, gone, has_ended })
                 })
                 .collect();
             let mut held: Vec<_> = sockets
@@ -671,6 +708,7 @@ mod tests {
                     Action::Receive(from) if !held[from].is_empty() => {
                         let mut messages = sockets[from].messages.lock();
                         if let Some(file) = messages.pop_front() {
+                            sockets[from].gone.fetch_add(1, Ordering::Relaxed);
                             is_carried_no_more(&*sockets[from], &*file.socket, Fate::Received);
                             held[file.socket.number].push(file);
                         }

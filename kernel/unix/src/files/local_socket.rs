@@ -30,7 +30,7 @@ use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::byte_queue::ByteQueue;
-use crate::files::carriers::{self, CarrierPlace, Fate, MessageCarrier, ReferenceToSent};
+use crate::files::carriers::{self, CarriedPlace, CarrierPlace, Fate, MessageCarrier, ReferenceToSent};
 use crate::files::file::{
     Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, status_without_contents,
 };
@@ -52,11 +52,15 @@ const FILES: usize = 256;
 const KEPT_RECORDS: usize = 16;
 /// Messages of a closed socket that are thrown away in one step, up to the first with files.
 const THROWN_AWAY_AT_ONCE: usize = 64;
+/// Messages and files, together, that a collection looks at in one step.
+const PASSED_AT_ONCE: usize = 64;
 
 /// One direction of a pair.
 struct Direction {
     queue: ByteQueue,
     records: VecDeque<QueuedMessage>,
+    /// Number of records that were there before these.
+    before: u64,
     /// Number of files in the records.
     files: usize,
     /// Charge for the queue's buffer and the list of records.
@@ -96,6 +100,7 @@ impl Direction {
         Direction {
             queue: ByteQueue::new(),
             records: VecDeque::new(),
+            before: 0,
             files: 0,
             charge: account.nothing(Resource::Memory),
             readers: Waiters::new(),
@@ -135,6 +140,13 @@ impl Direction {
     fn settle(&mut self) {
         let memory = self.memory_with(0, self.records.capacity());
         self.charge.shrink_to(memory);
+    }
+
+    /// Takes the first record.
+    fn pop_record(&mut self) -> Option<QueuedMessage> {
+        let record = self.records.pop_front()?;
+        self.before += 1;
+        Some(record)
     }
 
     /// Copies `count` bytes from a program's buffers, from `from` bytes on, to the end of the queue, which has room for
@@ -224,7 +236,7 @@ impl Direction {
             left -= part;
             files = record.files.take();
             if record.length == 0 {
-                self.records.pop_front();
+                self.pop_record();
             }
         }
         files
@@ -232,7 +244,7 @@ impl Direction {
 
     /// Removes the first message; returns its files.
     fn consume_message(&mut self) -> Option<SentFiles> {
-        let record = self.records.pop_front()?;
+        let record = self.pop_record()?;
         self.queue.consume(record.length);
         record.files
     }
@@ -297,11 +309,30 @@ impl MessageCarrier for Inbox {
         self.maker
     }
 
-    fn for_each_carried(&self, pass: &mut dyn FnMut(&dyn MessageCarrier)) {
+    fn pass_some_carried(&self, from: CarriedPlace, pass: &mut dyn FnMut(&dyn MessageCarrier)) -> Option<CarriedPlace> {
         let direction = self.direction.lock();
-        for files in direction.records.iter().filter_map(|record| record.files.as_ref()) {
-            sockets_among(files).for_each(|socket| pass(&*socket.inbox));
+        let mut place = match from.message.checked_sub(direction.before) {
+            Some(_) => from,
+            None => CarriedPlace { message: direction.before, file: 0 },
+        };
+        let first = ((place.message - direction.before) as usize).min(direction.records.len());
+        let mut left = PASSED_AT_ONCE;
+        for record in direction.records.range(first..) {
+            let files = record.files.as_ref().map_or(&[][..], SentFiles::files);
+            for file in files.get(place.file..).unwrap_or_default().iter().take(left) {
+                left -= 1;
+                place.file += 1;
+                if let Some(socket) = file.as_kind::<LocalSocket>() {
+                    pass(&*socket.inbox);
+                }
+            }
+            if left == 0 {
+                return Some(place);
+            }
+            left -= 1;
+            place = CarriedPlace { message: place.message + 1, file: 0 };
         }
+        None
     }
 
     fn give_up(&self) {
@@ -311,7 +342,7 @@ impl MessageCarrier for Inbox {
     fn throw_some_away(&self) -> bool {
         for _ in 0..THROWN_AWAY_AT_ONCE {
             let mut direction = self.direction.lock();
-            let Some(record) = direction.records.pop_front() else {
+            let Some(record) = direction.pop_record() else {
                 direction.files = 0;
                 direction.records = VecDeque::new();
                 direction.settle();
