@@ -357,6 +357,22 @@ pub struct RegionView {
     pub protection: Protection,
     /// Purpose.
     pub name: &'static str,
+    /// Whether the program has excluded it from core files (`MADV_DONTDUMP`).
+    pub is_undumped: bool,
+}
+
+/// Properties of a region that do not depend on its pages.
+#[derive(Clone, Copy)]
+struct Attributes {
+    protection: Protection,
+    name: &'static str,
+    is_undumped: bool,
+}
+
+impl Attributes {
+    fn new(protection: Protection, name: &'static str) -> Attributes {
+        Attributes { protection, name, is_undumped: false }
+    }
 }
 
 #[derive(Debug)]
@@ -843,7 +859,8 @@ impl AddressSpace {
     }
 
     fn view(region: &Region) -> RegionView {
-        RegionView { range: region.start..region.end, protection: region.protection, name: region.name }
+        let Region { start, end, protection, name, is_undumped, .. } = *region;
+        RegionView { range: start..end, protection, name, is_undumped }
     }
 
     fn is_free(&self, range: &Range<u64>) -> bool {
@@ -865,7 +882,7 @@ impl AddressSpace {
         protection: Protection,
         name: &'static str,
     ) -> Result<(u64, Flush), MapError> {
-        self.insert(placement, length, protection, Backing::Anonymous, name)
+        self.insert(placement, length, Attributes::new(protection, name), Backing::Anonymous)
     }
 
     /// Maps frames that have other users too: the vDSO, files, pages shared with the kernel. The pages are entered in
@@ -883,8 +900,8 @@ impl AddressSpace {
         name: &'static str,
     ) -> Result<(u64, Flush), MapError> {
         let length = frames.len() as u64 * PAGE_SIZE;
-        let (start, mut flush) =
-            self.insert(placement, length, protection, Backing::Shared { frames, sharing }, name)?;
+        let backing = Backing::Shared { frames, sharing };
+        let (start, mut flush) = self.insert(placement, length, Attributes::new(protection, name), backing)?;
         self.enter_kept(start);
         self.instructions_changed(protection);
         flush.fetching_harts = self.harts_to_synchronise();
@@ -905,7 +922,23 @@ impl AddressSpace {
         protection: Protection,
         name: &'static str,
     ) -> Result<(u64, Flush), MapError> {
-        self.insert(placement, length, protection, Backing::Object(object.clone()), name)
+        self.insert(placement, length, Attributes::new(protection, name), Backing::Object(object.clone()))
+    }
+
+    /// Maps pages of an object, or of zeros, in a region like another one, for `mremap`.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn map_like(
+        &mut self,
+        placement: Placement,
+        length: u64,
+        region: &RegionView,
+        object: Option<&ObjectUse>,
+    ) -> Result<(u64, Flush), MapError> {
+        let attributes =
+            Attributes { protection: region.protection, name: region.name, is_undumped: region.is_undumped };
+        self.insert(placement, length, attributes, object.cloned().map_or(Backing::Anonymous, Backing::Object))
     }
 
     /// Maps the registers of a device for a program that drives it; never executable.
@@ -925,7 +958,7 @@ impl AddressSpace {
             page = page.checked_add(PAGE_SIZE).ok_or(MapError::InvalidRange)?;
         }
         let length = device.end.saturating_sub(device.start);
-        self.insert(placement, length, protection, Backing::Device(device.start), name)
+        self.insert(placement, length, Attributes::new(protection, name), Backing::Device(device.start))
     }
 
     /// Unmaps a range of whole pages.
@@ -1107,9 +1140,8 @@ impl AddressSpace {
         &mut self,
         placement: Placement,
         length: u64,
-        protection: Protection,
+        attributes: Attributes,
         backing: Backing,
-        name: &'static str,
     ) -> Result<(u64, Flush), MapError> {
         let length = length.checked_next_multiple_of(PAGE_SIZE).ok_or(MapError::NoSpace)?;
         if length == 0 {
@@ -1117,7 +1149,8 @@ impl AddressSpace {
         }
         let start = self.place(placement, length)?;
         let range = start..start + length;
-        let region = Region { start, end: range.end, protection, backing, name, is_undumped: false };
+        let Attributes { protection, name, is_undumped } = attributes;
+        let region = Region { start, end: range.end, protection, backing, name, is_undumped };
         if !region.permits(protection) {
             return Err(MapError::Forbidden);
         }

@@ -29,8 +29,6 @@ pub struct DumpedRegion {
     pub view: RegionView,
     /// The owner of its pages.
     pub owner: PageOwner,
-    /// Whether the program has excluded it (`MADV_DONTDUMP`).
-    pub is_excluded: bool,
 }
 
 impl AddressSpace {
@@ -44,7 +42,7 @@ impl AddressSpace {
             Backing::Shared { .. } => PageOwner::Kernel,
             Backing::Device(_) => PageOwner::Device,
         };
-        Some(DumpedRegion { view: Self::view(region), owner, is_excluded: region.is_undumped })
+        Some(DumpedRegion { view: Self::view(region), owner })
     }
 
     /// Excludes a range from core files, or includes it again.

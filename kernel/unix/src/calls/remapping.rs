@@ -11,7 +11,7 @@ use core::ops::Range;
 
 use abi_unix::Errno;
 use abi_unix::types::{mapping, remapping};
-use memory::space::{Flush, MapError, ObjectUse, Placement, RegionView};
+use memory::space::{MapError, ObjectUse, Placement, RegionView};
 use memory::sv39::{Access, Protection};
 
 use crate::asynchronous::user_interrupts;
@@ -131,7 +131,8 @@ impl Remapping {
             return Ok(false);
         }
         let at = Placement::FixedIfFree(behind as u64);
-        match mapped(process, at, missing as u64, region, self.behind(object).as_ref()) {
+        let grown = process.space().lock().map_like(at, missing as u64, region, self.behind(object).as_ref());
+        match grown {
             Ok((_, changed)) => {
                 usermode::flush(changed);
                 Ok(true)
@@ -190,7 +191,8 @@ impl Remapping {
         object: Option<ObjectUse>,
     ) -> Result<usize, Errno> {
         let (to, length) = (self.target.unwrap_or(Placement::Anywhere), self.new_length);
-        map_in_place_of(process, to, length, |at| mapped(process, at, length as u64, region, object.as_ref())).await
+        let map = |at| process.space().lock().map_like(at, length as u64, region, object.as_ref());
+        map_in_place_of(process, to, length, map).await
     }
 
     /// Returns the new place, which is unmapped again after a failure.
@@ -199,21 +201,6 @@ impl Remapping {
             apply(Change::Unmap, process, start, self.new_length).await?;
         }
         done.map(|()| start)
-    }
-}
-
-/// Maps pages of an object, or of zeros, in a region like another one.
-fn mapped(
-    process: &Process,
-    at: Placement,
-    length: u64,
-    region: &RegionView,
-    object: Option<&ObjectUse>,
-) -> Result<(u64, Flush), MapError> {
-    let mut space = process.space().lock();
-    match object {
-        Some(object) => space.map_object(at, length, object, region.protection, region.name),
-        None => space.map_anonymous(at, length, region.protection, region.name),
     }
 }
 
@@ -229,7 +216,7 @@ async fn apply(change: Change, process: &Process, start: usize, length: usize) -
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
-    use abi_unix::types::protection;
+    use abi_unix::types::{advice, protection};
 
     use super::*;
     use crate::testing::{Program, run};
@@ -312,6 +299,23 @@ mod tests {
             assert_eq!(program.call(SystemCall::Protect, [other, 4 * PAGE, READ_WRITE]), Ok(0));
             let bytes = [0, 1, 3].map(|page| program.read(other + page * PAGE, 1)[0]);
             assert_eq!(bytes, [1, 0, 3]);
+        });
+    }
+
+    #[test]
+    fn memory_that_no_core_file_has_keeps_that_where_it_goes() {
+        run(|program| {
+            let start = map(program, BASE, 2, ANONYMOUS);
+            map(program, start + 4 * PAGE, 1, ANONYMOUS);
+            let advice = advice::DONTDUMP as usize;
+            assert_eq!(program.call(SystemCall::AdviseMemory, [start, 2 * PAGE, advice]), Ok(0));
+            assert_eq!(remap(program, start, [2, 4], 0, 0), Ok(start), "in its place");
+            let moved = remap(program, start, [4, 8], MAY_MOVE, 0).unwrap();
+            let views = [start + 4 * PAGE, moved].map(|address| {
+                let view = program.process().space().lock().region_at(address as u64).unwrap();
+                (view.range.start as usize, view.range.end as usize, view.is_undumped)
+            });
+            assert_eq!(views, [(start + 4 * PAGE, start + 5 * PAGE, false), (moved, moved + 8 * PAGE, true)]);
         });
     }
 

@@ -371,6 +371,8 @@ fn memory_information(_: u64) -> Made {
     let memory = memory::frames::statistics();
     let kibibytes = |frames: usize| frames * PAGE_SIZE / 1024;
     let files = mounts::top().tree().usage().used as usize / 1024;
+    let heap = memory::heap::statistics();
+    let slabs = (heap.footprint - heap.large) / 1024;
     let mut text = String::new();
     for (name, amount) in [
         ("MemTotal", kibibytes(memory.total)),
@@ -380,8 +382,9 @@ fn memory_information(_: u64) -> Made {
         ("Cached", files),
         ("SwapCached", 0),
         ("Shmem", files),
-        ("Slab", 0),
+        ("Slab", slabs),
         ("SReclaimable", 0),
+        ("SUnreclaim", slabs),
         ("SwapTotal", 0),
         ("SwapFree", 0),
     ] {

@@ -325,7 +325,7 @@ fn part_of(process: &Process, region: &DumpedRegion) -> PlannedRegion {
     // Private memory that was never touched, as a reserve of addresses, takes no room in the file.
     let is_untouched = region.owner == PageOwner::Process
         && process.space().lock().next_dumped_page(start..end).is_err_and(|next| next >= end);
-    let dumped = if region.is_excluded || is_untouched {
+    let dumped = if region.view.is_undumped || is_untouched {
         start
     } else if kind & chosen != 0 {
         end
