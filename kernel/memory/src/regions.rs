@@ -19,6 +19,8 @@ use crate::frames::OutOfMemory;
 
 /// Maximum number of regions of a chunk, which take a frame.
 const MOST: usize = 48;
+/// Number of regions that a full chunk loses, at least, when it gets room.
+const LEAST: usize = MOST / 4;
 
 /// A range of addresses.
 pub(crate) trait Ranged {
@@ -224,7 +226,7 @@ impl<R: Ranged> Regions<R> {
         }
         let mut place = place;
         if self.chunks[place.chunk].entries.len() == MOST {
-            place = self.split_chunk(place);
+            place = self.make_room(place);
         }
         self.length += 1;
         self.size += region.end() - region.start();
@@ -236,17 +238,53 @@ impl<R: Ranged> Regions<R> {
         place
     }
 
-    /// Moves the upper half of a full chunk to a new one.
-    fn split_chunk(&mut self, place: Place) -> Place {
-        let mut entries = core::mem::take(&mut self.spare);
-        entries.extend(self.chunks[place.chunk].entries.drain(MOST / 2..));
-        self.chunks.insert(place.chunk + 1, Chunk { entries, room: 0 });
-        for chunk in &mut self.chunks[place.chunk..place.chunk + 2] {
-            chunk.room = chunk.largest_room();
+    /// Makes room in a full chunk for a region before the one in a place; returns the place.
+    ///
+    /// Addresses are given out from the top down, so that most regions come at the lower end. If each full chunk were
+    /// halved, the upper halves would stay as they are. So a neighbour takes what it has room for, if that is enough to
+    /// be worth it, and else a full chunk is cut near the place.
+    fn make_room(&mut self, place: Place) -> Place {
+        let Place { chunk, entry } = place;
+        let room = |chunk: usize| self.chunks.get(chunk).map_or(0, |chunk| MOST - chunk.entries.len());
+        let above = room(chunk + 1).min(MOST / 2);
+        if above >= LEAST && entry <= MOST - above {
+            self.move_up(chunk, MOST - above);
+            return place;
         }
-        match place.entry.checked_sub(MOST / 2) {
-            Some(entry) if entry > 0 => Place { chunk: place.chunk + 1, entry },
-            _ => place,
+        let below = chunk.checked_sub(1).map_or(0, room).min(MOST / 2);
+        if below >= LEAST && entry > below {
+            if let Some([lower, upper]) = self.pair(chunk - 1) {
+                lower.entries.extend(upper.entries.drain(..below));
+            }
+            self.look_for_room(chunk - 1);
+            return Place { chunk, entry: entry - below };
+        }
+        let entries = core::mem::take(&mut self.spare);
+        self.chunks.insert(chunk + 1, Chunk { entries, room: 0 });
+        let first = entry.clamp(LEAST, MOST - LEAST);
+        self.move_up(chunk, first);
+        if entry > first { Place { chunk: chunk + 1, entry: entry - first } } else { place }
+    }
+
+    /// Moves the regions of a chunk from an entry on to the next chunk, which has room for them.
+    fn move_up(&mut self, chunk: usize, first: usize) {
+        if let Some([lower, upper]) = self.pair(chunk) {
+            let count = lower.entries.len() - first;
+            upper.entries.extend(lower.entries.drain(first..));
+            upper.entries.rotate_right(count);
+        }
+        self.look_for_room(chunk);
+    }
+
+    /// Returns a chunk and the next one.
+    fn pair(&mut self, lower: usize) -> Option<&mut [Chunk<R>; 2]> {
+        self.chunks.get_mut(lower..)?.first_chunk_mut()
+    }
+
+    /// Looks for the largest room in a chunk and the next one.
+    fn look_for_room(&mut self, lower: usize) {
+        for chunk in self.pair(lower).into_iter().flatten() {
+            chunk.room = chunk.largest_room();
         }
     }
 
@@ -447,6 +485,19 @@ mod tests {
             let largest = chunk.largest_room();
             assert!(if list.chunks.len() > 1 { chunk.room == largest } else { chunk.room >= largest });
         }
+    }
+
+    /// Stacks of threads lie below one another, each with a guard: a range is mapped, and all but its lowest page gets
+    /// other rights.
+    #[test]
+    fn stacks_below_one_another_fill_their_chunks() {
+        let (mut list, mut model) = (Regions::default(), Vec::new());
+        for stack in (0..1000u64).rev() {
+            insert(&mut list, &mut model, Entry(stack * 10, stack * 10 + 1));
+            insert(&mut list, &mut model, Entry(stack * 10 + 1, stack * 10 + 10));
+        }
+        check(&list, &model);
+        assert!(list.chunks.len() <= 2000 / MOST + 2, "{}", list.chunks.len());
     }
 
     proptest! {
