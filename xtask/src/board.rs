@@ -154,12 +154,19 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Sets the clock. Where instructions are counted, programs are loaded at fixed addresses, so that counts repeat.
+    /// Sets the clock. Where instructions are counted, programs are loaded at fixed addresses and the machine asks for
+    /// no address, so that counts repeat.
     pub fn set_clock(&mut self, clock: Clock) {
         self.clock = clock;
         if clock != Clock::Host {
             self.fix_addresses();
+            self.fix_network_address();
         }
+    }
+
+    /// Gives the machine the address that QEMU's user network expects, without asking its DHCP server.
+    pub fn fix_network_address(&mut self) {
+        self.command_line.insert_str(0, "ip=10.0.2.15::10.0.2.2:255.255.255.0::::10.0.2.3 ");
     }
 
     /// Makes the kernel load programs at fixed addresses.

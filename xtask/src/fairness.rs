@@ -98,6 +98,10 @@ impl ScenarioLab<'_> {
         let line = command_line(bench::PROGRAM, &words)?;
         let mut configuration = self.context.configuration(&self.products, &machine, line);
         configuration.set_clock(boot.clock);
+        if matches!(network, Network::Frames { .. }) && boot.clock == Clock::Host {
+            // Nobody there lends one.
+            configuration.fix_network_address();
+        }
         configuration.network = network;
         let log = self.context.log(&format!("bench-{}-{}", words.join("-"), boot.harts));
         Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, &log, Echo::LogOnly)

@@ -30,7 +30,7 @@ use core::task::Poll;
 
 use coroutine::Priority;
 use drivers::rtc::RealTimeClock;
-use network::{Address, Configuration, Seeds, Stack};
+use network::{Address, Addressing, Configuration, Seeds, Stack};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use sel4::capability::{IrqHandler, Notification, Slot};
@@ -194,7 +194,7 @@ fn main(boot: BootInformation) {
     };
     let card = Card::new(transport, memory).expect("the device is a network device that can be driven");
     let configuration = Configuration {
-        address: Some(ADDRESS),
+        address: Addressing::Fixed(ADDRESS),
         seeds: Seeds::draw(|bytes| random.fill_bytes(bytes)),
         ..Configuration::default()
     };

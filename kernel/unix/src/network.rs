@@ -1,6 +1,7 @@
 //! From the wire to sockets: the device, the coroutine that drives the `network` library's stack, and the calls' view
 //! of it.
 
+pub(crate) mod addressing;
 pub(crate) mod shares;
 pub(crate) mod socket;
 pub(crate) mod stack;

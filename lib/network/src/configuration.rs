@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 
+use crate::dhcp::is_of_a_host;
 use crate::secrets::Seeds;
 
 /// The host's place in an IPv4 network.
@@ -13,6 +14,49 @@ pub struct Address {
     pub prefix: u8,
     /// Router that carries packets to other networks.
     pub gateway: Option<Ipv4Addr>,
+}
+
+impl Address {
+    /// Returns whether a host can have this address in this network.
+    pub(crate) fn is_possible(&self) -> bool {
+        let host_bits = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+        let host = self.address.to_bits() & host_bits;
+        // A network of one or two addresses has none for all (RFC 3021).
+        let is_of_one = self.prefix >= 31 || host != 0 && host != host_bits;
+        self.prefix <= 32 && is_of_a_host(self.address) && is_of_one
+    }
+
+    /// Returns whether another host can have this address in the same network.
+    pub(crate) fn is_neighbour(&self, other: Ipv4Addr) -> bool {
+        let network_bits = !u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+        let is_near = (self.address.to_bits() ^ other.to_bits()) & network_bits == 0;
+        is_near && other != self.address && Address { address: other, ..*self }.is_possible()
+    }
+}
+
+/// Number of name servers that a lease can have: as many as C libraries ask.
+pub const NAME_SERVERS: usize = 3;
+
+/// Answer of a DHCP server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The host's place in the network.
+    pub address: Address,
+    /// Servers that resolve names, the first to be asked first.
+    pub name_servers: [Option<Ipv4Addr>; NAME_SERVERS],
+}
+
+/// Source of the host's address on the Ethernet interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Addressing {
+    /// There is none: only the loopback interface is used.
+    #[default]
+    Nowhere,
+    /// The configuration.
+    Fixed(Address),
+    /// A DHCP server, which is asked from the first poll on. Until it answers, packets to other hosts are
+    /// [`Unreachable`](crate::Error::Unreachable).
+    Leased,
 }
 
 /// Upper bounds on the things that strangers and programs can make the stack hold.
@@ -94,8 +138,8 @@ pub enum LocalConnections {
 /// Settings with which a stack is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// The address on the Ethernet interface; `None` leaves only the loopback interface.
-    pub address: Option<Address>,
+    /// The address on the Ethernet interface.
+    pub address: Addressing,
     /// Secrets from which sequence numbers, cookies, ports and hashes are derived.
     pub seeds: Seeds,
     /// Bounds on memory.
@@ -110,7 +154,7 @@ impl Default for Configuration {
     /// Returns a configuration without an Ethernet interface and with seeds of zeros, which an attacker can guess.
     fn default() -> Self {
         Configuration {
-            address: None,
+            address: Addressing::Nowhere,
             seeds: Seeds::default(),
             limits: Limits::default(),
             patience: Patience::default(),

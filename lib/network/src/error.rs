@@ -18,6 +18,8 @@ pub enum Error {
     Refused,
     /// The other side ended the connection abruptly; unacknowledged data may be lost.
     Reset,
+    /// This host has lost the connection's address: connect again from the new one.
+    Aborted,
     /// The other side has been silent for too long.
     TimedOut,
     /// The connection is not established (yet, or any more).
@@ -43,6 +45,7 @@ impl fmt::Display for Error {
             Error::Unreachable => "network unreachable",
             Error::Refused => "connection refused",
             Error::Reset => "connection reset by peer",
+            Error::Aborted => "connection aborted",
             Error::TimedOut => "timed out",
             Error::NotConnected => "not connected",
             Error::Closed => "sending half is closed",

@@ -497,7 +497,10 @@ impl Host {
                         continue;
                     };
                     self.half_open.timers.no_later_than(index, next);
-                    course.send(&segment, Token(departing), &self.checksums);
+                    // The address may have been that of a lease which is lost.
+                    if *course.key.local().ip() == self.own {
+                        course.send(&segment, Token(departing), &self.checksums);
+                    }
                 }
                 // Nothing is lost within the host, but there may have been no room for the connection.
                 Via::Local => {

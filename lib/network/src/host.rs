@@ -21,10 +21,11 @@ use smoltcp::wire::{Icmpv4Packet, IpAddress, IpCidr, IpEndpoint, IpListenEndpoin
 use crate::Error;
 use crate::arrivals::{Allowance, Reader};
 use crate::charge::{Charge, Held};
-use crate::configuration::{Address, Counters, Limits, LocalConnections, Patience};
+use crate::configuration::{Address, Counters, Lease, Limits, LocalConnections, Patience};
+use crate::dhcp::{self, Change};
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4};
 use crate::half_open::HalfOpen;
-use crate::link::{Arrived, Frame, Loopback, Outgoing};
+use crate::link::{Arrived, Frame, Loopback, Outgoing, Token};
 use crate::reply::Course;
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::Secret;
@@ -32,8 +33,14 @@ use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Key, Ports, Table};
 use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, Wire, duration};
 use crate::time_wait::{self, Remains, TimeWait, Verdict};
-use crate::udp::Datagrams;
+use crate::udp::{Datagrams, datagram_payload};
 
+/// The time of something that never happens.
+pub(crate) const FAR_AWAY: Instant = Instant::from_micros_const(i64::MAX);
+/// Number of connections that one poll looks at after the host's address has changed.
+const SWEEPS: u32 = 64;
+/// Longest time until the lease is looked at.
+const LONGEST_TIMER: Duration = Duration::from_secs(24 * 60 * 60);
 /// Number of segments that a connection may send before the next one's turn.
 const BURST: usize = 8;
 /// Number of segments that one poll or operation sends, give or take a burst; also the number of stored datagrams.
@@ -146,16 +153,20 @@ pub(crate) struct Host {
 
     /// Empty socket set for packets without a socket: smoltcp answers echo requests, ARP and stray segments.
     pub(crate) stray: SocketSet<'static>,
+
+    /// Client that asks for the host's address, unless it is fixed.
+    pub(crate) dhcp: Option<dhcp::Client>,
+    pub(crate) lease: Option<Lease>,
+    /// Connections below this index may have an address that is no longer the host's.
+    pub(crate) unswept: u32,
+    /// Time at which there is something to do for the lease, or for the connections of a lost one.
+    pub(crate) look_at_lease: Instant,
 }
 
 impl Host {
-    pub(crate) fn set_address(&mut self, address: Option<Address>) -> Result<(), Error> {
-        let Some(address) = address else {
-            return Ok(());
-        };
+    pub(crate) fn set_address(&mut self, address: Address) -> Result<(), Error> {
         let own = address.address;
-        if address.prefix > 32 || own.is_unspecified() || own.is_loopback() || own.is_multicast() || own.is_broadcast()
-        {
+        if !address.is_possible() {
             return Err(Error::Invalid);
         }
         self.own = own;
@@ -167,6 +178,7 @@ impl Host {
             addresses.clear();
             stored = addresses.push(network).is_ok();
         });
+        self.interfaces.ethernet.routes_mut().remove_default_ipv4_route();
         if let Some(gateway) = address.gateway {
             stored &= self.interfaces.ethernet.routes_mut().add_default_ipv4_route(gateway).is_ok();
         }
@@ -200,6 +212,9 @@ impl Host {
         } else if via == Via::Ethernet && local.is_loopback() {
             // A loopback address must not appear on a wire.
             Err(Error::Unreachable)
+        } else if via == Via::Ethernet && local != self.own {
+            // That of a lease which is lost.
+            Err(Error::AddressUnavailable)
         } else {
             Ok((via, local))
         }
@@ -311,6 +326,11 @@ impl Host {
             if self.settle(index, now, cause) == Next::Now {
                 self.work.push(index);
             }
+            return;
+        }
+        // A lease may have been lost: nothing new begins with its address.
+        if via == Via::Ethernet && !self.is_own(*segment.local.ip()) {
+            poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
             return;
         }
         // Not a connection: in turn a request, a record of an ended connection, a listener, a cookie.
@@ -697,6 +717,9 @@ impl Host {
     pub(crate) fn deadline(&self) -> Option<u64> {
         let nanoseconds = |at: Instant| at.total_micros().max(0) as u64 * 1000;
         let mut next = self.timers.next();
+        if self.look_at_lease != FAR_AWAY && next.is_none_or(|next| self.look_at_lease < next) {
+            next = Some(self.look_at_lease);
+        }
         for other in [self.datagram_timers.next(), self.time_wait.next(), self.half_open.next()] {
             if let Some(at) = other
                 && next.is_none_or(|next| at < next)
@@ -741,6 +764,88 @@ impl Host {
         for _ in 0..EXPIRIES {
             let Some(index) = self.datagram_timers.expired(now) else { break };
             self.datagram_work.push(index);
+        }
+    }
+
+    /// Asks for a lease or its renewal, gives a lapsed one up, and aborts some connections whose address is lost.
+    #[cold]
+    pub(crate) fn keep_lease<L: Link>(&mut self, link: &mut L, now: Instant) {
+        let change = self.dhcp.as_mut().and_then(|client| client.lapse(now));
+        self.take_change(change);
+        if let Some(client) = self.dhcp.as_mut().filter(|client| client.next() <= now) {
+            match link.depart() {
+                Some(departing) => client.ask(Token(departing), &self.checksums, now),
+                None => client.put_off(now + RETRY),
+            }
+        }
+        for _ in 0..SWEEPS.min(self.unswept) {
+            self.unswept -= 1;
+            self.abort_if_lost(self.unswept, now);
+        }
+        self.set_look_at_lease(now);
+    }
+
+    fn set_look_at_lease(&mut self, now: Instant) {
+        self.look_at_lease = match &self.dhcp {
+            Some(_) if self.unswept > 0 => now,
+            Some(client) => client.next().min(now + LONGEST_TIMER),
+            None => FAR_AWAY,
+        };
+    }
+
+    /// Handles an answer of a DHCP server.
+    #[cold]
+    pub(crate) fn lease_input(&mut self, port: u16, frame: &[u8], now: Instant) {
+        let Some(payload) = datagram_payload(frame, &self.checksums) else { return };
+        let Some(&sender) = frame.get(6..12).and_then(|sender| sender.as_array()) else { return };
+        let change = self.dhcp.as_mut().and_then(|client| client.hear(payload, port, sender, now));
+        self.take_change(change);
+        self.set_look_at_lease(now);
+    }
+
+    /// Takes or gives up an address.
+    fn take_change(&mut self, change: Option<Change>) {
+        let old = self.own;
+        match change {
+            None => return,
+            Some(Change::Lent(lease)) => {
+                if self.lease.is_none_or(|old| old.address != lease.address) && self.set_address(lease.address).is_err()
+                {
+                    // There is room for one address and one route.
+                    return;
+                }
+                self.lease = Some(lease);
+            }
+            Some(Change::Lost) => {
+                self.lease = None;
+                self.own = Ipv4Addr::UNSPECIFIED;
+                self.network = Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 32);
+                self.gateway = None;
+                self.interfaces.ethernet.update_ip_addrs(|addresses| addresses.clear());
+                self.interfaces.ethernet.routes_mut().remove_default_ipv4_route();
+            }
+        }
+        if self.own != old && !old.is_unspecified() {
+            self.unswept = self.connections.indexes();
+        }
+    }
+
+    /// Aborts a connection from an address that is no longer this host's. The other side is told nothing: the address
+    /// may be another host's by now.
+    fn abort_if_lost(&mut self, index: u32, now: Instant) {
+        let own = self.own;
+        if let Some(connection) = self.connections.get_mut(index)
+            && connection.listed
+            && *connection.key.local().ip() != own
+            && let Engine::Wire(wire) = &mut connection.engine
+            && wire.via == Via::Ethernet
+        {
+            wire.socket_mut().abort();
+            if connection.failure.is_none() {
+                connection.failure = Some(Error::Aborted);
+            }
+            self.settle(index, now, Cause::Local);
+            self.remove_closed(index);
         }
     }
 

@@ -31,6 +31,7 @@ extern crate std;
 mod arrivals;
 mod charge;
 mod configuration;
+mod dhcp;
 mod error;
 mod frame;
 mod half_open;
@@ -51,7 +52,8 @@ mod udp;
 pub use arrivals::{LEVELS, Reader, Turn, Waiting};
 pub use charge::{Held, Owner};
 pub use configuration::{
-    Address, Configuration, Counters, Interest, Limits, LocalConnections, Patience, Readiness, Received, Sent, Shutdown,
+    Address, Addressing, Configuration, Counters, Interest, Lease, Limits, LocalConnections, NAME_SERVERS, Patience,
+    Readiness, Received, Sent, Shutdown,
 };
 pub use error::Error;
 pub use secrets::Seeds;

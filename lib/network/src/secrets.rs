@@ -33,6 +33,8 @@ pub struct Seeds {
     pub tables: [u8; 16],
     /// smoltcp's own generators, one for each interface.
     pub interfaces: [u8; 16],
+    /// Numbers of DHCP's exchanges, and the pauses between its requests.
+    pub leases: [u8; 16],
 }
 
 impl Seeds {
@@ -45,6 +47,7 @@ impl Seeds {
         fill(&mut seeds.udp_ports);
         fill(&mut seeds.tables);
         fill(&mut seeds.interfaces);
+        fill(&mut seeds.leases);
         seeds
     }
 }
@@ -270,7 +273,7 @@ mod tests {
                 count
             });
         });
-        assert_eq!(count, 96);
+        assert_eq!(count, 112);
         assert_eq!(seeds.cookies[0], 17);
         assert_eq!(halves(seeds.sequence_numbers)[1].to_le_bytes()[0], 9);
     }

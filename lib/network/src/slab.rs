@@ -36,6 +36,11 @@ impl<T> Slab<T> {
         self.used
     }
 
+    /// Returns the number of indexes that have ever been in use: every object's is below.
+    pub(crate) fn indexes(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
     /// Returns the number of further objects that the limit allows.
     pub(crate) fn free(&self) -> usize {
         self.limit - self.used

@@ -13,10 +13,13 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
 use crate::Error;
 use crate::arrivals::{Allowance, Arrivals, Reader, Taken, Turn, Waiting};
 use crate::charge::Owner;
-use crate::configuration::{Configuration, Counters, Interest, LocalConnections, Readiness, Received, Sent, Shutdown};
+use crate::configuration::{
+    Addressing, Configuration, Counters, Interest, Lease, LocalConnections, Readiness, Received, Sent, Shutdown,
+};
+use crate::dhcp;
 use crate::frame::Packet;
 use crate::half_open::HalfOpen;
-use crate::host::{Host, Interfaces};
+use crate::host::{FAR_AWAY, Host, Interfaces};
 use crate::link::{self, Answer, Described, Frame, Loopback};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{Secret, halves};
@@ -182,8 +185,23 @@ impl<L: Link> Stack<L> {
             datagram_work: WorkList::new(),
             datagram_timers: Timers::new(),
             stray: SocketSet::new(alloc::vec::Vec::new()),
+            dhcp: None,
+            lease: None,
+            unswept: 0,
+            look_at_lease: FAR_AWAY,
         };
-        host.set_address(configuration.address)?;
+        match configuration.address {
+            Addressing::Nowhere => {}
+            Addressing::Fixed(address) => host.set_address(address)?,
+            Addressing::Leased => {
+                let secret = Secret::new(seeds.leases);
+                // Not for programs: answers go to the client.
+                host.datagram_ports
+                    .bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, dhcp::CLIENT_PORT), Sharing::Exclusive)?;
+                host.dhcp = Some(dhcp::Client::new(hardware.0, host.ethernet_mtu, secret, now));
+                host.look_at_lease = now;
+            }
+        }
         let arrivals = Arrivals::new(limits.arrivals, capabilities.max_transmission_unit)?;
         Ok(Stack { link, host, arrivals })
     }
@@ -243,6 +261,11 @@ impl<L: Link> Stack<L> {
         (!self.host.own.is_unspecified()).then_some(self.host.own)
     }
 
+    /// Returns what a DHCP server has lent, if this is the source of the address and the server has answered.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.host.lease.as_ref()
+    }
+
     /// Does all work that is due: takes arrived frames, handles expired timers, sends. Returns the time of the next
     /// call, if no event comes before; a time that has passed means at once, after others had their turn.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
@@ -294,6 +317,9 @@ impl<L: Link> Stack<L> {
             }
         }
         let _ = order.look();
+        if self.host.look_at_lease <= now {
+            self.host.keep_lease(&mut self.link, now);
+        }
         self.host.expire_records(&mut self.link, now);
         self.host.expire(now, |reader| order.begin(reader));
         if self.host.has_work() {

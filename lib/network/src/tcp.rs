@@ -571,7 +571,7 @@ mod tests {
     use property::with_memory;
 
     use super::*;
-    use crate::{Address, Configuration, Sharing, Stack};
+    use crate::{Address, Addressing, Configuration, Sharing, Stack};
 
     /// With as many connections as all lists and tables are made for, every byte taken is charged.
     #[test]
@@ -581,7 +581,7 @@ mod tests {
         const BESIDE: usize = 512;
         const LIMIT: usize = 1 << 24;
         let own = Ipv4Addr::new(10, 0, 2, 15);
-        let address = Some(Address { address: own, prefix: 8, gateway: None });
+        let address = Addressing::Fixed(Address { address: own, prefix: 8, gateway: None });
         let mut stack = Stack::new(NoLink, &Configuration { address, ..Configuration::default() }, 0).unwrap();
         let options = TcpOptions { receive_buffer: 1024, send_buffer: 1024, ..TcpOptions::default() };
         let one = options.memory();

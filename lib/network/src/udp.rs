@@ -19,6 +19,7 @@ use waiters::Waiters;
 use crate::Error;
 use crate::arrivals::Reader;
 use crate::configuration::{Interest, Sent};
+use crate::dhcp;
 use crate::host::{Host, RETRY, Via, ip_endpoint, poll_one};
 use crate::link::Outgoing;
 use crate::slab::DatagramId;
@@ -237,6 +238,10 @@ impl Host {
         answer: T,
         now: Instant,
     ) {
+        if local.port() == dhcp::CLIENT_PORT && self.dhcp.is_some() {
+            self.lease_input(remote.port(), frame, now);
+            return;
+        }
         let for_us =
             self.is_own(*local.ip()) || local.ip().is_broadcast() || self.network.broadcast() == Some(*local.ip());
         let receiver = self.find_datagrams(local, remote).and_then(|index| self.datagrams.get_mut(index));
@@ -404,7 +409,7 @@ fn key_of(socket: &Datagrams) -> Key {
 }
 
 /// Returns the payload of the datagram in an Ethernet frame, if its lengths and checksums are right.
-fn datagram_payload<'frame>(frame: &'frame [u8], checksums: &ChecksumCapabilities) -> Option<&'frame [u8]> {
+pub(crate) fn datagram_payload<'frame>(frame: &'frame [u8], checksums: &ChecksumCapabilities) -> Option<&'frame [u8]> {
     let packet = Ipv4Packet::new_checked(frame.get(14..)?).ok()?;
     if checksums.ipv4.rx() && !packet.verify_checksum() {
         return None;

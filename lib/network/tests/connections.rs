@@ -890,7 +890,7 @@ fn small_writes_are_coalesced_unless_told_otherwise() {
 #[test]
 fn addresses_that_no_host_has_are_refused() {
     let make = |address, prefix| {
-        let address = Some(network::Address { address, prefix, gateway: Some(SERVER) });
+        let address = network::Addressing::Fixed(network::Address { address, prefix, gateway: Some(SERVER) });
         Stack::new(NoLink, &Configuration { address, ..Configuration::default() }, SECOND).map(|stack| stack.address())
     };
     for prefix in [0, 24, 32, 33, 255] {
@@ -907,7 +907,7 @@ fn addresses_that_no_host_has_are_refused() {
 fn a_gateway_leads_to_other_networks() {
     let (near, far) = (Ipv4Addr::new(10, 0, 2, 99), Ipv4Addr::new(192, 0, 2, 1));
     for gateway in [None, Some(SERVER)] {
-        let address = Some(network::Address { address: CLIENT, prefix: 24, gateway });
+        let address = network::Addressing::Fixed(network::Address { address: CLIENT, prefix: 24, gateway });
         let configuration = Configuration { address, ..Configuration::default() };
         let mut stack = Stack::new(NoLink, &configuration, SECOND).unwrap();
         let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);

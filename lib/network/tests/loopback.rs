@@ -7,8 +7,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ethernet::NoLink;
 use network::{
-    Address, Coalescing, Configuration, ConnectionId, Error, Interest, Limits, ListenerId, LocalConnections, Received,
-    Sent, Sharing, Shutdown, Stack, TcpOptions,
+    Address, Addressing, Coalescing, Configuration, ConnectionId, Error, Interest, Limits, ListenerId,
+    LocalConnections, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use proptest::prelude::*;
 use wire::{Bell, MILLISECOND, SECOND, receive, send};
@@ -251,7 +251,7 @@ fn a_connection_without_room_gets_it_later() {
 fn the_own_address_leads_home() {
     for local_connections in BOTH {
         let own = Ipv4Addr::new(10, 0, 2, 15);
-        let address = Some(Address { address: own, prefix: 24, gateway: None });
+        let address = Addressing::Fixed(Address { address: own, prefix: 24, gateway: None });
         let configuration = Configuration { address, local_connections, ..Configuration::default() };
         let mut host = Alone { stack: Stack::new(NoLink, &configuration, SECOND).unwrap(), now: SECOND };
         let listener = host.listen(80, 1);

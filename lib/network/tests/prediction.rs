@@ -83,7 +83,8 @@ fn numbers_depend_on_their_seed_alone() {
     let begin = |seeds: Seeds| {
         let mut net = Net::new(Faults::default(), 1);
         let address = network::Address { address: CLIENT, prefix: 24, gateway: None };
-        let configuration = network::Configuration { address: Some(address), seeds, ..Default::default() };
+        let configuration =
+            network::Configuration { address: network::Addressing::Fixed(address), seeds, ..Default::default() };
         let mut stack = network::Stack::new(ethernet::NoLink, &configuration, 0).unwrap();
         let to = SocketAddrV4::new(SERVER, 80);
         let id = stack.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use ethernet::{Link, ReceivedFrame};
-use network::{Address, Configuration, ConnectionId, Received, Seeds, Sent, Stack, TcpOptions};
+use network::{Address, Addressing, Configuration, ConnectionId, Received, Seeds, Sent, Stack, TcpOptions};
 
 use super::{Scenario, ScenarioBoot, ScenarioLab, line};
 use crate::board::{Clock, Network};
@@ -117,7 +117,7 @@ impl Client {
     fn new(socket: UdpSocket) -> Result<Client> {
         let cable = Cable { socket, numbers: Vec::new(), answers: 0, hardware: None };
         let configuration = Configuration {
-            address: Some(Address { address: CLIENT, prefix: 24, gateway: None }),
+            address: Addressing::Fixed(Address { address: CLIENT, prefix: 24, gateway: None }),
             seeds: Seeds::default(),
             ..Configuration::default()
         };
@@ -324,7 +324,7 @@ mod tests {
         two.set_nonblocking(true)?;
         let cable = Cable { socket: two, numbers: Vec::new(), answers: 0, hardware: None };
         let address = Address { address: *MACHINE.ip(), prefix: 24, gateway: None };
-        let configuration = Configuration { address: Some(address), ..Configuration::default() };
+        let configuration = Configuration { address: Addressing::Fixed(address), ..Configuration::default() };
         let mut stack = Stack::new(cable, &configuration, 0).expect("there is memory");
         let binding = stack.tcp_bind(MACHINE, network::Sharing::Exclusive).expect("the port is free");
         stack.tcp_listen(binding, 10, &TcpOptions::default()).expect("there is memory");

@@ -43,11 +43,12 @@ const STANDARD_DEVICES: [(&str, DeviceNumber); 7] = [
 ];
 
 /// Links to the caller's open files that are there when the first program starts.
-const STANDARD_LINKS: [(&str, &str); 4] = [
+const STANDARD_LINKS: [(&str, &str); 5] = [
     ("/dev/fd", "/proc/self/fd"),
     ("/dev/stdin", "/proc/self/fd/0"),
     ("/dev/stdout", "/proc/self/fd/1"),
     ("/dev/stderr", "/proc/self/fd/2"),
+    ("/etc/resolv.conf", "/proc/net/pnp"),
 ];
 
 /// Fills the root file system from the initramfs.
@@ -61,9 +62,14 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     root.walk_in_steps_of(mounts::COMPONENTS_OF_A_STEP);
     let base = root.root();
     // Missing directories and devices are made; those of the archive stay.
-    for (path, permissions) in
-        [("/dev", 0o755), ("/dev/pts", 0o755), ("/dev/shm", 0o1777), ("/proc", 0o555), ("/tmp", 0o1777)]
-    {
+    for (path, permissions) in [
+        ("/dev", 0o755),
+        ("/dev/pts", 0o755),
+        ("/dev/shm", 0o1777),
+        ("/etc", 0o755),
+        ("/proc", 0o555),
+        ("/tmp", 0o1777),
+    ] {
         let _ = root.make_directory(&base, path.as_bytes(), permissions, now());
     }
     for (path, target) in STANDARD_LINKS {

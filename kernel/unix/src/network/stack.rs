@@ -23,7 +23,6 @@
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use core::future::poll_fn;
-use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use core::task::{Poll, Waker};
 
@@ -35,6 +34,7 @@ use network::{Error, LocalConnections, Order, Polled, Reader, Stack, Turn, Waiti
 use platform::{Machine, Platform, println};
 use spin::Mutex;
 
+use crate::network::addressing;
 use crate::network::wire::NetworkLink;
 use crate::observing::latency;
 use crate::process::{Process, table};
@@ -81,6 +81,7 @@ pub(crate) fn errno_of(error: Error) -> Errno {
         Error::Unreachable => Errno::ENETUNREACH,
         Error::Refused => Errno::ECONNREFUSED,
         Error::Reset => Errno::ECONNRESET,
+        Error::Aborted => Errno::ECONNABORTED,
         Error::TimedOut => Errno::ETIMEDOUT,
         Error::NotConnected => Errno::ENOTCONN,
         Error::Closed => Errno::EPIPE,
@@ -96,12 +97,10 @@ pub(crate) fn start(platform: &'static Platform) {
     let wire = NetworkLink::find(platform, wake_coroutine);
     let limits = network::Limits { arrivals: ARRIVALS, ..network::Limits::default() };
     let configuration = network::Configuration {
-        address: wire.is_connected().then_some(network::Address {
-            // QEMU's user network, which tells a machine its address by DHCP alone.
-            address: Ipv4Addr::new(10, 0, 2, 15),
-            prefix: 24,
-            gateway: Some(Ipv4Addr::new(10, 0, 2, 2)),
-        }),
+        address: match wire.is_connected() {
+            true => addressing::of_boot_word(crate::machine::boot_option(platform.arguments, "ip")),
+            false => network::Addressing::Nowhere,
+        },
         seeds: network::Seeds::draw(crate::random::bytes),
         local_connections: local_connections(crate::machine::boot_option(platform.arguments, "local")),
         limits,

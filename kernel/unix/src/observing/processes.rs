@@ -26,6 +26,7 @@ use crate::files::generated::{self, Entry, Source, TOP, Target};
 use crate::files::job_control;
 use crate::files::mounts::{self, Place};
 use crate::files::tree;
+use crate::network::addressing;
 use crate::observing::counters;
 use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
 use crate::process::worker::Worker;
@@ -87,6 +88,7 @@ const RANDOM: u32 = 6;
 const MEMORY: u32 = 7;
 const THREADS: u32 = 8;
 const THREAD: u32 = 9;
+const NETWORK: u32 = 10;
 
 /// All files. Directories come first, at the indexes above; a name that is empty is a number.
 static LINES: &[Line] = &[
@@ -100,6 +102,7 @@ static LINES: &[Line] = &[
     line("vm", SYSTEM, Contents::Directory),
     line("task", PROCESS, Contents::Threads),
     line("", THREADS, Contents::Directory),
+    line("net", 0, Contents::Directory),
     line("self", 0, Contents::Link(|caller| caller.to_string())),
     line("mounts", 0, Contents::Link(|_| "self/mounts".into())),
     line("filesystems", 0, Contents::Text(file_systems)),
@@ -115,6 +118,7 @@ static LINES: &[Line] = &[
     line("osrelease", KERNEL, Contents::Text(|_| field(2))),
     line("ostype", KERNEL, Contents::Text(|_| field(0))),
     line("pid_max", KERNEL, Contents::Text(|_| whole(format!("{MAXIMUM_PROCESSES}\n")))),
+    line("pnp", NETWORK, Contents::Text(|_| whole(addressing::plug_and_play()))),
     line("uuid", RANDOM, Contents::Text(|_| whole(new_identity()))),
     line("boot_id", RANDOM, Contents::Text(|_| whole(BOOT.call_once(new_identity).clone()))),
     // Memory is promised when it is mapped, and made when it is touched: Linux's 1, "always".

@@ -11,8 +11,8 @@ use std::task::{Wake, Waker};
 
 use ethernet::{Link, ReceivedFrame};
 use network::{
-    Address, Configuration, ConnectionId, Limits, ListenerId, LocalConnections, Patience, Received, Sent, Sharing,
-    Stack, TcpOptions,
+    Address, Addressing, Configuration, ConnectionId, Limits, ListenerId, LocalConnections, Patience, Received, Sent,
+    Sharing, Stack, TcpOptions,
 };
 
 pub const MILLISECOND: u64 = 1_000_000;
@@ -133,7 +133,7 @@ pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
 pub fn configuration(address: Ipv4Addr, limits: Limits, patience: Patience) -> Configuration {
     Configuration {
-        address: Some(Address { address, prefix: 24, gateway: None }),
+        address: Addressing::Fixed(Address { address, prefix: 24, gateway: None }),
         seeds: network::Seeds::default(),
         limits,
         patience,

@@ -1,0 +1,141 @@
+//! The source of the machine's address, and what the network tells about itself: the boot word `ip=`, and
+//! `/proc/net/pnp`.
+//!
+//! The word has the form of Linux's (its documentation, `nfsroot`): `ip=dhcp`, `ip=off`, or fields between colons, of
+//! which these count: `ip=ADDRESS:SERVER:ROUTER:NETMASK:NAME:DEVICE:METHOD:NAMESERVER:NAMESERVER`. Without the word a
+//! machine with a network card asks by DHCP.
+
+use alloc::string::String;
+use core::fmt::Write;
+use core::net::Ipv4Addr;
+
+use network::{Address, Addressing, Lease, NAME_SERVERS};
+use platform::println;
+use spin::Once;
+
+use crate::network::stack::STACK;
+
+/// The address and the name servers of the boot word, as a lease that never ends.
+static FIXED: Once<Lease> = Once::new();
+
+/// Reads the boot word, for a machine with a network card.
+pub(super) fn of_boot_word(word: Option<&str>) -> Addressing {
+    match read(word) {
+        Ok((addressing, lease)) => {
+            if let Some(lease) = lease {
+                FIXED.call_once(|| lease);
+            }
+            addressing
+        }
+        Err(wrong) => {
+            println!("network: ip={}: {wrong}; the address is asked for by DHCP", word.unwrap_or(""));
+            Addressing::Leased
+        }
+    }
+}
+
+/// Reads the value of the boot word.
+fn read(word: Option<&str>) -> Result<(Addressing, Option<Lease>), &'static str> {
+    match word {
+        None | Some("dhcp" | "on" | "any" | "") => return Ok((Addressing::Leased, None)),
+        Some("off" | "none") => return Ok((Addressing::Nowhere, None)),
+        _ => {}
+    }
+    let mut fields = word.unwrap_or("").split(':');
+    let mut field = || fields.next().filter(|field| !field.is_empty());
+    let (own, _, router, mask, _, _, method) = (field(), field(), field(), field(), field(), field(), field());
+    match (own, method) {
+        (None, None | Some("dhcp" | "on" | "any")) => return Ok((Addressing::Leased, None)),
+        (None, Some("off" | "none")) => return Ok((Addressing::Nowhere, None)),
+        (Some(_), None | Some("off" | "none")) => {}
+        _ => return Err("the method is none of `dhcp` without an address and `off` with one"),
+    }
+    let parse = |text: &str| text.parse::<Ipv4Addr>();
+    let own = parse(own.unwrap_or("")).map_err(|_| "the address is none of IPv4")?;
+    let mask = mask.map_or(Ok(Ipv4Addr::BROADCAST), parse).map_err(|_| "the mask is none of IPv4")?.to_bits();
+    if mask.leading_ones() + mask.trailing_zeros() != u32::BITS {
+        return Err("the mask is not a row of ones and a row of zeros");
+    }
+    let gateway = router.map(parse).transpose().map_err(|_| "the router's address is none of IPv4")?;
+    let mut name_servers = [None; NAME_SERVERS];
+    // Linux takes two.
+    for place in name_servers.iter_mut().take(2) {
+        *place = field().map(parse).transpose().map_err(|_| "a name server's address is none of IPv4")?;
+    }
+    let address = Address { address: own, prefix: mask.leading_ones() as u8, gateway };
+    Ok((Addressing::Fixed(address), Some(Lease { address, name_servers })))
+}
+
+/// Makes the contents of `/proc/net/pnp`: what was configured, in the form of `resolv.conf`, to which
+/// `/etc/resolv.conf` is a link.
+#[doc(alias = "resolv.conf")]
+pub(crate) fn plug_and_play() -> String {
+    let leased = STACK.lock().as_ref().and_then(|stack| stack.lease().copied());
+    match (leased, FIXED.get()) {
+        (Some(lease), _) => told("DHCP", &lease),
+        (None, Some(fixed)) => told("MANUAL", fixed),
+        (None, None) => String::new(),
+    }
+}
+
+fn told(method: &str, lease: &Lease) -> String {
+    let Address { address, prefix, gateway } = lease.address;
+    let mut text = String::new();
+    // A string takes everything.
+    let _ = write!(text, "#PROTO: {method}\n#ADDRESS: {address}/{prefix}\n");
+    if let Some(gateway) = gateway {
+        let _ = writeln!(text, "#ROUTER: {gateway}");
+    }
+    for server in lease.name_servers.iter().flatten() {
+        let _ = writeln!(text, "nameserver {server}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boot_word_is_linux_s() {
+        for word in [None, Some(""), Some("dhcp"), Some("on"), Some(":::::eth0:dhcp")] {
+            assert_eq!(read(word), Ok((Addressing::Leased, None)), "{word:?}");
+        }
+        for word in ["off", "none", "::::::off"] {
+            assert_eq!(read(Some(word)), Ok((Addressing::Nowhere, None)), "{word}");
+        }
+        let fixed = |prefix, gateway: Option<[u8; 4]>, servers: [Option<[u8; 4]>; 3]| {
+            let address = Address { address: [10, 0, 2, 15].into(), prefix, gateway: gateway.map(Ipv4Addr::from) };
+            let lease = Lease { address, name_servers: servers.map(|server| server.map(Ipv4Addr::from)) };
+            Ok((Addressing::Fixed(address), Some(lease)))
+        };
+        let router = Some([10, 0, 2, 2]);
+        assert_eq!(read(Some("10.0.2.15")), fixed(32, None, [None; 3]));
+        assert_eq!(read(Some("10.0.2.15::10.0.2.2:255.255.255.0")), fixed(24, router, [None; 3]));
+        let servers = [Some([10, 0, 2, 3]), Some([1, 1, 1, 1]), None];
+        let whole = "10.0.2.15:10.0.2.9:10.0.2.2:255.255.0.0:host:eth0:off:10.0.2.3:1.1.1.1:pool";
+        assert_eq!(read(Some(whole)), fixed(16, router, servers));
+        for wrong in [
+            "10.0.2",
+            "x",
+            "10.0.2.15:::255.0.255.0",
+            "10.0.2.15:::y",
+            "10.0.2.15::z",
+            "10.0.2.15::::::dhcp",
+            "::::::bootp",
+            "10.0.2.15:::::::q",
+        ] {
+            assert!(read(Some(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_was_configured_reads_as_resolv_conf() {
+        let address = Address { address: [10, 0, 2, 15].into(), prefix: 24, gateway: Some([10, 0, 2, 2].into()) };
+        let lease = Lease { address, name_servers: [Some([10, 0, 2, 3].into()), None, None] };
+        let expected = "#PROTO: DHCP\n#ADDRESS: 10.0.2.15/24\n#ROUTER: 10.0.2.2\nnameserver 10.0.2.3\n";
+        assert_eq!(told("DHCP", &lease), expected);
+        let bare = Lease { address: Address { gateway: None, ..address }, name_servers: [None; 3] };
+        assert_eq!(told("MANUAL", &bare), "#PROTO: MANUAL\n#ADDRESS: 10.0.2.15/24\n");
+    }
+}
