@@ -11,9 +11,9 @@
 //!
 //! A collection looks at the carriers of the machine, in steps. A carrier with references from elsewhere than messages
 //! (descriptors, calls in flight) is *held*. First each is examined: those that are held become *gray*, the others
-//! *candidates*. Then each gray one becomes *settled*, and all carriers in its messages become gray, a few in each step.
-//! When there are neither unexamined nor gray ones, the candidates are garbage: their messages are thrown away, and
-//! with these the sockets go like any others.
+//! *candidates*. Then each gray one becomes *settled*, and all carriers in its messages become gray, a few in each
+//! step. When there are neither unexamined nor gray ones, the candidates are garbage: their messages are thrown away,
+//! and with these the sockets go like any others.
 //!
 //! Programs go on between the steps. So a carrier that is sent, received or looked at (`MSG_PEEK`) becomes gray too if
 //! it was unexamined or a candidate (GRAY-IF-MOVED), and a new carrier is settled. A candidate had no reference but
