@@ -274,6 +274,10 @@ pub struct Run {
     /// default place is `/` and the file's name; a GUEST that ends with a slash is the directory to put it into.
     #[arg(long = "file", value_name = "HOST[:GUEST]")]
     pub files: Vec<HostFile>,
+    /// Start this program of the first disk, whose volume of ext4 is the root of all files. All words that follow are
+    /// the program's arguments.
+    #[arg(long, value_name = "PATH", requires = "disks", conflicts_with_all = ["core", "files"])]
+    pub init: Option<String>,
     /// Wait for gdb before the first instruction; the command to connect is shown.
     #[arg(long)]
     pub gdb: bool,
@@ -339,7 +343,7 @@ pub struct New {
 EXAMPLES
   cargo xtask image empty disk.img 2G
   cargo xtask image debian disk.img bash coreutils
-  cargo xtask run --disk disk.img")]
+  cargo xtask run --disk disk.img --init /bin/bash")]
 pub struct Image {
     /// The action.
     #[command(subcommand)]

@@ -14,7 +14,7 @@ use crate::board::{Board, Configuration, check_room};
 use crate::build::Products;
 use crate::callers::Programs;
 use crate::cli;
-use crate::context::{Context, command_line};
+use crate::context::{Context, Need, command_line};
 use crate::cores::CoreDisk;
 use crate::gdb;
 use crate::guest::{self, Echo, Failure, FailureKind, Guest};
@@ -45,6 +45,9 @@ const LOOK: Duration = Duration::from_millis(100);
 pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
     let (toolchain, products, command_line, program) = match arguments.kernel {
         Kernel::Unix if arguments.words.is_some() => bail!("--words goes with --kernel micro"),
+        Kernel::Micro if arguments.init.is_some() => {
+            bail!("--init goes with --kernel unix: the root task is the first program")
+        }
         Kernel::Micro if arguments.core => bail!("--core goes with --kernel unix: root tasks leave no core files"),
         Kernel::Micro if !arguments.files.is_empty() => {
             bail!("--file goes with --kernel unix: root tasks have no files")
@@ -127,8 +130,20 @@ fn status_of_program(failure: &Failure) -> Option<u8> {
     }
 }
 
+/// Boot words for the volume of the first disk as the root.
+const ROOT_ON_DISK: &str = "root=/dev/vda rw ";
+
 /// Builds the Unix kernel and the chosen program; returns its command line and the program's name too.
 fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String, String)> {
+    if let Some(init) = &arguments.init {
+        if !init.starts_with('/') {
+            bail!("--init {init}: the path of a program on the disk begins with a slash");
+        }
+        let (toolchain, products) = context.build(Need::OneProgram)?;
+        let given: Vec<_> = arguments.program.iter().chain(&arguments.arguments).cloned().collect();
+        let words = ROOT_ON_DISK.to_string() + &arguments.boot.scheduling.words();
+        return Ok((toolchain, products, words + &command_line(init, &given)?, init.clone()));
+    }
     let program = arguments.program.as_deref().unwrap_or(DEFAULT_PROGRAM);
     let (toolchain, products, name) = own::prepare(context, program, &arguments.files)?;
     let command_line = arguments.boot.scheduling.words() + &command_line(&name, &arguments.arguments)?;

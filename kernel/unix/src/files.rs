@@ -25,6 +25,7 @@ pub(crate) mod owners;
 pub(crate) mod pipe;
 pub(crate) mod pseudo_terminal;
 pub(crate) mod remains;
+pub(crate) mod root;
 pub(crate) mod sent_files;
 pub(crate) mod shared_memory;
 pub(crate) mod stored;

@@ -29,8 +29,10 @@ mod scheduling;
 mod testing;
 mod time;
 
+use abi_queue::Priority;
 use abi_unix::Counter;
 use abi_unix::types::SYSTEM_NAME_FIELD;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use coroutine::Table;
@@ -38,7 +40,9 @@ use hal_api::{Machine as _, Status};
 use platform::{Machine, Platform, println};
 
 use crate::asynchronous::user_interrupts;
-use crate::files::{cleaning, console, remains, tree};
+use crate::files::mounts::{self, AtStart};
+use crate::files::tree::{self, DeviceTree};
+use crate::files::{cleaning, console, remains, root};
 use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
 use crate::observing::{counters, latency, positions, processes, standstill, trace};
@@ -68,7 +72,7 @@ pub struct Parts {
 /// Starts the kernel on the first hart, once memory and heap are there, and never returns.
 ///
 /// The program of `init=PROGRAM -- ARGUMENTS` on the boot command line becomes the first process; its end ends the
-/// machine.
+/// machine. With `root=DISK` it is one of that disk.
 pub fn start(platform: &'static Platform, parts: Parts) -> ! {
     if let Err(reason) = prepare(platform, parts) {
         println!("the kernel cannot start: {reason}");
@@ -79,12 +83,29 @@ pub fn start(platform: &'static Platform, parts: Parts) -> ! {
     let line = platform.arguments;
     let (path, arguments) = first_program(line);
     println!("COPS: {harts} harts, {} MiB free, starting {path}", memory::frames::free_frames() / 256);
-    if let Err(error) = program::start_first(&path, arguments) {
-        println!("cannot start {path}: {error}; name another program with init=PATH on the boot command line");
-        shut_down(Status::Failure(1));
-    }
-    standstill::start();
+    executor::spawn_for_kernel(Priority::DEFAULT, async move {
+        if let Err(reason) = begin(line, &path, arguments).await {
+            println!("{reason}");
+            shut_down(Status::Failure(1));
+        }
+        standstill::start();
+    });
     run_hart()
+}
+
+/// Mounts the first file systems, and starts the first process. Says why it cannot.
+async fn begin(line: &str, path: &str, arguments: Vec<Vec<u8>>) -> Result<(), String> {
+    match root::named_by(line) {
+        Some(root) => root.mount().await?,
+        None => {
+            let mounted = mounts::mount_at_start("/proc", AtStart::Proc).await;
+            mounted.map_err(|error| format!("cannot mount /proc: {error}"))?;
+        }
+    }
+    let started = program::start_first(path, arguments).await;
+    started.map_err(|error| {
+        format!("cannot start {path}: {error}; name another program with init=PATH on the boot command line")
+    })
 }
 
 fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str> {
@@ -104,8 +125,12 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     user_interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));
     files::disk::start(platform);
-    tree::start(parts.initial_files)?;
-    processes::start()?;
+    let device_tree = match root::named_by(platform.arguments) {
+        Some(_) => DeviceTree::Own,
+        None => DeviceTree::OfArchive,
+    };
+    tree::start(parts.initial_files, device_tree)?;
+    processes::start();
     cleaning::start();
     console::start()?;
     positions::start();
@@ -150,7 +175,8 @@ fn sleep() {
 /// Parses `init=PATH -- ARGUMENT …` into path and arguments; the path is the first argument too.
 fn first_program(line: &str) -> (String, Vec<Vec<u8>>) {
     let rest = split_line(line).1;
-    let path = boot_option(line, "init").unwrap_or("/bin/hello");
+    let default = if root::named_by(line).is_some() { "/sbin/init" } else { "/bin/hello" };
+    let path = boot_option(line, "init").unwrap_or(default);
     let mut arguments = alloc::vec![path.as_bytes().to_vec()];
     arguments.extend(words(rest).into_iter().map(String::into_bytes));
     (path.into(), arguments)
@@ -178,6 +204,7 @@ mod tests {
         assert_eq!(path, "/bin/tests");
         assert_eq!(arguments, [b"/bin/tests".to_vec(), b"one".to_vec(), b"two".to_vec()]);
         assert_eq!(first_program("").0, "/bin/hello");
+        assert_eq!(first_program("root=/dev/vda").0, "/sbin/init");
     }
 
     #[test]

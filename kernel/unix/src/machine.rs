@@ -79,6 +79,11 @@ pub(crate) fn boot_option<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     split_line(line).0.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
+/// Returns the last of these words that stands alone on the boot command line.
+pub(crate) fn boot_word<'a>(line: &'a str, words: &[&str]) -> Option<&'a str> {
+    split_line(line).0.split_whitespace().rfind(|word| words.contains(word))
+}
+
 /// Ends the machine after the first process.
 pub fn first_process_has_ended(ending: Ending) -> ! {
     match ending {

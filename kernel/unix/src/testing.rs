@@ -10,12 +10,14 @@
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
+use std::future::Future as _;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
-use std::task::Wake;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle;
 
 use abi_queue::completion::{ENTRIES_OFFSET, ENTRY_SIZE, ENTRY_WORDS, HEAD_OFFSET, TAIL_OFFSET};
@@ -34,7 +36,7 @@ use crate::Parts;
 use crate::observing::{counters, trace};
 use crate::process::accounts::Resource;
 use crate::process::exit_status::Ending;
-use crate::process::{self, Process, program, table};
+use crate::process::{self, Process, table};
 use crate::scheduling::{executor, payers};
 
 #[path = "../tests/common/mod.rs"]
@@ -196,7 +198,9 @@ impl RunningMachine {
         let world = SharedWorld::default();
         continue_script(&simulation, &world);
         lock(&world).fresh.push_back(Box::new(first));
-        program::start_first("/bin/test", vec![b"/bin/test".to_vec()]).expect("the program is there");
+        // The archive is in memory, for which nothing waits.
+        let beginning = pin!(crate::begin("", "/bin/test", vec![b"/bin/test".to_vec()]));
+        assert_eq!(beginning.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
         let worker = executor::HartWorker::of_this_hart();
         let mut machine = RunningMachine { simulation, world, worker, _hart: hart };
         while machine.run_one() {}

@@ -9,7 +9,7 @@ use filesystem::LastLink;
 
 use crate::calls::call::{Call, Decoding};
 use crate::calls::paths::{Effect, follow, path_from, read_path_from_here};
-use crate::files::mounts::{self, Halt, Path, Place};
+use crate::files::mounts::{self, Halt, Node, Path, Place};
 use crate::files::volume::{VolumeAnswer, VolumeRequest};
 use crate::process::authority;
 
@@ -37,7 +37,24 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
     for text in [0, 2, 4] {
         read_text(&call, text)?;
     }
-    follow(&call, [read_path_from_here(&call, 1)?], Effect::Frees, move |call, [path]| {
+    let target = read_path_from_here(&call, 1)?;
+    let is_volume = flags & (OTHERS | flag::REMOUNT | flag::PRIVATE) == 0
+        && call.address(2) != 0
+        && mounts::is_volume(&read_text(&call, 2)?);
+    if is_volume {
+        let source = read_text(&call, 0)?;
+        if source.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let device = path_from(call.process(), AT_FDCWD, source)?;
+        let mut found = None;
+        return follow(&call, [target, device], Effect::Frees, move |call, paths| {
+            mount_volume(call, paths, &mut found, flags)?;
+            Ok(0)
+        });
+    }
+    let mut path_on_volume = None;
+    follow(&call, [target], Effect::Frees, move |call, [path]| {
         let at = path.look_up(LastLink::Follow)?;
         if flags & OTHERS != 0 {
             return Err(Errno::EINVAL.into());
@@ -50,10 +67,10 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
             mounts::remount(&at, flags, &options)?;
         } else if flags & flag::PRIVATE != 0 {
             mounts::require_root(&at)?;
-        } else if has_kind && mounts::is_volume(&kind) {
-            mount_volume(call, path, at, flags, &options, source)?;
         } else if has_kind {
-            mounts::mount(at, &kind, flags, &options, source, &call.process().account)?;
+            find_path_on_volume(path, &at, &mut path_on_volume)?;
+            let texts = (source, path_on_volume.take().unwrap_or_default());
+            mounts::mount(at, &kind, flags, &options, texts, &call.process().account)?;
         } else {
             return Err(Errno::EINVAL.into());
         }
@@ -61,34 +78,66 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
     })
 }
 
-/// Mounts a volume of a disk: in three attempts, between which it is mounted and its root is found.
+/// Finds the path of a directory on its volume, if it is on one, in two attempts.
+fn find_path_on_volume(path: &mut Path, at: &Place, found: &mut Option<Vec<u8>>) -> Result<(), Halt> {
+    let Node::OnVolume(node) = &at.node else { return Ok(()) };
+    if found.is_none() {
+        // The answer belongs to the request, and not to a name on the way.
+        path.stays_at(at);
+        let volume = node.volume().clone();
+        if let VolumeAnswer::Path(there) = path.ask(&volume, || VolumeRequest::FindPath(node.clone()))? {
+            *found = Some(there);
+        }
+    }
+    Ok(())
+}
+
+/// The parts of a mount of a volume that were found in earlier attempts.
+struct FoundParts {
+    at: Place,
+    path_on_volume: Option<Vec<u8>>,
+    device: Option<Place>,
+}
+
+/// Mounts a volume of a disk: in several attempts, in which its place, the place's path and the disk are found, it is
+/// mounted, and its root is found.
 fn mount_volume(
     call: &Call<'_>,
-    path: &mut Path,
-    at: Place,
+    [target, source]: &mut [Path; 2],
+    found: &mut Option<FoundParts>,
     flags: u32,
-    options: &[u8],
-    source: Vec<u8>,
 ) -> Result<(), Halt> {
-    let account = &call.process().account;
-    match path.answered() {
-        None if source.is_empty() => Err(Errno::EINVAL.into()),
+    let (account, payer) = (&call.process().account, call.process().id);
+    let parts = match found {
+        Some(parts) => parts,
         None => {
-            let mut device = path_from(call.process(), AT_FDCWD, source)?;
-            let device = device.look_up_at_once(LastLink::Follow)?;
-            let payer = (account, call.process().id);
-            Err(path.wait_for(mounts::begin_volume(&at, &device, flags, options, payer)?))
+            let at = target.look_up(LastLink::Follow)?;
+            found.insert(FoundParts { at, path_on_volume: None, device: None })
         }
+    };
+    find_path_on_volume(target, &parts.at, &mut parts.path_on_volume)?;
+    let at = parts.at.clone();
+    let Some(device) = parts.device.clone() else {
+        let device = source.look_up(LastLink::Follow)?;
+        parts.device = Some(device.clone());
+        let options = read_text(call, 4)?;
+        return Err(source.wait_for(mounts::begin_volume(&at, &device, flags, &options, (account, payer))?));
+    };
+    drop(device);
+    match source.answered() {
         Some(Ok(VolumeAnswer::Mounted(volume))) => {
-            let root = volume.submit(account, call.process().id, VolumeRequest::Root).inspect_err(|_| volume.end())?;
-            Err(path.wait_for(root))
+            let root = volume.submit(account, payer, VolumeRequest::Root).inspect_err(|_| volume.end())?;
+            Err(source.wait_for(root))
         }
         Some(Ok(VolumeAnswer::File(root, _))) => {
             let volume = root.volume().clone();
-            mounts::put_volume(at, root, flags, source, account).inspect_err(|_| volume.end())?;
+            let text = read_text(call, 0).inspect_err(|_| volume.end())?;
+            let texts = (text, parts.path_on_volume.take().unwrap_or_default());
+            mounts::put_volume(at, root, flags, texts, account).inspect_err(|_| volume.end())?;
             Ok(())
         }
         Some(answer) => answer.map(|_| ()).map_err(Halt::from),
+        None => Err(Errno::EIO.into()),
     }
 }
 

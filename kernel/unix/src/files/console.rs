@@ -43,7 +43,7 @@ pub(crate) fn terminal() -> &'static Arc<Terminal> {
 
 /// Opens the console for the first process.
 pub(crate) fn open() -> Result<TerminalFile, Errno> {
-    TerminalFile::new(terminal().clone(), tree::place_of_device("/dev/console"))
+    TerminalFile::new(terminal().clone(), tree::place_of_device("console"))
 }
 
 /// Takes keys as they come, and wakes writers when there is room, for ever.

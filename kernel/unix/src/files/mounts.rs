@@ -12,6 +12,10 @@
 //! last of them goes; its files become remains then, which are freed in steps
 //! ([`remains`](crate::files::remains)).
 //!
+//! # The root of all paths
+//! Paths begin in the first file system, which the archive has filled, or in that of a disk
+//! ([`root`](crate::files::root)). Then no path leads to the first one, and the devices have a tree of their own.
+//!
 //! # Adding a file system
 //! One more [`Kind`] in [`KINDS`], with the function that makes such a tree, or another [`Node`].
 //!
@@ -85,6 +89,9 @@ const TMPFS: Kind = Kind {
 
 /// Generated files that tell about processes and the machine.
 const PROC: Kind = Kind { name: b"proc", magic: mounting::PROC_MAGIC, make: None };
+
+/// The nodes of devices, where they have a tree of their own. The machine mounts it; programs cannot.
+const DEVTMPFS: Kind = Kind { name: b"devtmpfs", magic: mounting::TMPFS_MAGIC, make: None };
 
 /// Volumes on disks, as Linux has them.
 const EXT4: Kind = Kind { name: b"ext4", magic: mounting::EXT4_MAGIC, make: None };
@@ -192,6 +199,8 @@ pub(crate) struct Mount {
     volume: Option<VolumeNode>,
     /// The covered directory; `None` for the first file system, and when the mount has been taken from the table.
     covers: Mutex<Option<Place>>,
+    /// The path of the covered directory on its volume, when it was mounted; empty if that is on none.
+    path_on_volume: Once<Vec<u8>>,
     /// [`FLAGS`], but for the one of the tree.
     flags: AtomicU32,
     /// The text that `mount` had as source.
@@ -237,6 +246,33 @@ impl Node {
         }
     }
 
+    /// Whether the root of another file system covers the directory.
+    fn is_covered(&self) -> bool {
+        match self {
+            Node::Stored(node) => node.is_covered(),
+            Node::Generated(_) => false,
+            Node::OnVolume(node) => node.is_covered(),
+        }
+    }
+
+    /// Lets the root of another file system cover the directory. `EBUSY` if one does, `EINVAL` for a generated one.
+    fn cover(&self) -> Result<(), Errno> {
+        match self {
+            Node::Stored(node) => node.cover().map_err(errno_of),
+            Node::Generated(_) => Err(Errno::EINVAL),
+            Node::OnVolume(node) => node.cover(),
+        }
+    }
+
+    /// Ends what [`cover`](Self::cover) began.
+    fn uncover(&self) {
+        match self {
+            Node::Stored(node) => node.uncover(),
+            Node::Generated(_) => {}
+            Node::OnVolume(node) => node.uncover(),
+        }
+    }
+
     /// Whether it is the root of its mount.
     fn is_root(&self) -> bool {
         match self {
@@ -278,6 +314,9 @@ impl PartialEq for Place {
 
 static TOP: Once<Arc<Mount>> = Once::new();
 
+/// The mount in which all paths begin, if it is not the first one.
+static ROOT: Once<Arc<Mount>> = Once::new();
+
 /// All mounts but the first, in the order in which they were made, with room for [`MOST`].
 static TABLE: RwLock<Vec<Arc<Mount>>> = RwLock::new(Vec::new());
 
@@ -292,18 +331,7 @@ pub(crate) fn start(tree: Filesystem) -> Result<(), &'static str> {
     let number = Number::take().map_err(|_| "the table of mounts is not empty")?;
     let room = exclusive().try_reserve_exact(MOST);
     room.map_err(|_| "there is no memory for the table of mounts")?;
-    TOP.call_once(|| {
-        Arc::new(Mount {
-            number,
-            kind: &TMPFS,
-            tree: Some(tree),
-            volume: None,
-            covers: Mutex::new(None),
-            flags: AtomicU32::new(0),
-            source: b"rootfs".to_vec(),
-            _charge: None,
-        })
-    });
+    TOP.call_once(|| Mount::new(&TMPFS, number, Files::Stored(tree), (b"rootfs".to_vec(), None)));
     Ok(())
 }
 
@@ -312,9 +340,21 @@ pub(crate) fn top() -> &'static Arc<Mount> {
     TOP.get().expect("the first file system is there before any process")
 }
 
+/// Returns the mount in which all paths begin.
+fn root_mount() -> &'static Arc<Mount> {
+    ROOT.get().unwrap_or_else(|| top())
+}
+
 /// Returns the root of all paths.
 pub(crate) fn root() -> Place {
-    top().root()
+    root_mount().root()
+}
+
+/// Has all paths begin in a volume from now on, before there is a process.
+pub(crate) fn begin_in_volume(root: VolumeNode, source: &[u8]) -> Result<(), Errno> {
+    let mount = Mount::new(&EXT4, Number::take()?, Files::OnVolume(root), (source.to_vec(), None));
+    ROOT.call_once(|| mount);
+    Ok(())
 }
 
 impl Mount {
@@ -344,7 +384,14 @@ impl Mount {
     /// Returns a line about it, for `mounts` and for `mountinfo`.
     pub(crate) fn describe(self: &Arc<Mount>, with_numbers: bool) -> Result<Vec<u8>, Errno> {
         let above = self.covers.lock().clone();
-        let path = above.as_ref().map_or_else(|| Ok(b"/".to_vec()), Place::path)?;
+        let path = match &above {
+            Some(place) => {
+                let mut making = PathOfPlace::new(place);
+                making.on_volume = Some(self.covered_path()?);
+                making.finish()?
+            }
+            None => b"/".to_vec(),
+        };
         let source = if self.source.is_empty() { b"none" } else { &self.source[..] };
         let flags = self.flags();
         let mut options = if flags & flag::READ_ONLY != 0 { String::from("ro") } else { String::from("rw") };
@@ -379,6 +426,11 @@ impl Mount {
             line.extend_from_slice(format!(" {kind} {options}{size} 0 0\n").as_bytes());
         }
         Ok(line)
+    }
+
+    /// Returns the path of the covered directory on its volume, when it was mounted.
+    fn covered_path(&self) -> Result<Vec<u8>, Errno> {
+        copy_of(self.path_on_volume.get().map_or(&[], Vec::as_slice))
     }
 
     /// Returns the number by which `stat` tells file systems apart.
@@ -434,17 +486,17 @@ impl Mount {
     }
 
     /// Returns the mount whose root covers a directory of this one.
-    fn covering(self: &Arc<Mount>, node: &filesystem::Node) -> Option<Arc<Mount>> {
+    fn covering(self: &Arc<Mount>, node: &Node) -> Option<Arc<Mount>> {
         let covers = |mount: &&Arc<Mount>| {
             let place = mount.covers.lock();
-            place.as_ref().is_some_and(|place| Arc::ptr_eq(&place.mount, self) && place.node.stored() == Some(node))
+            place.as_ref().is_some_and(|place| Arc::ptr_eq(&place.mount, self) && place.node == *node)
         };
         TABLE.read().iter().find(covers).cloned()
     }
 
-    /// Whether it is in the table, or the first.
+    /// Whether it is in the table, or the one in which all paths begin.
     fn is_attached(self: &Arc<Mount>, table: &[Arc<Mount>]) -> bool {
-        Arc::ptr_eq(self, top()) || table.iter().any(|mount| Arc::ptr_eq(mount, self))
+        Arc::ptr_eq(self, root_mount()) || table.iter().any(|mount| Arc::ptr_eq(mount, self))
     }
 }
 
@@ -476,12 +528,7 @@ impl Place {
     /// if it is deeper than a path can say.
     #[doc(alias = "d_path")]
     pub(crate) fn path(&self) -> Result<Vec<u8>, Errno> {
-        let mut making = PathOfPlace::new(self);
-        loop {
-            if let Some(path) = making.step(usize::MAX)? {
-                return Ok(path);
-            }
-        }
+        PathOfPlace::new(self).finish()
     }
 
     /// Returns the same, made in steps for a process.
@@ -493,16 +540,13 @@ impl Place {
         /// Directories of a step.
         const DIRECTORIES: usize = 128;
         let mut making = PathOfPlace::new(self);
-        while let Node::OnVolume(node) = &making.place.node
+        if let Node::OnVolume(node) = &self.node
             && !node.is_root()
         {
             if node.attributes().links == 0 {
                 return Err(Errno::ENOENT);
             }
-            let above = node.volume().submit(account, 0, VolumeRequest::Above(node.clone()))?;
-            let VolumeAnswer::Above(above, name) = above.answer().await? else { return Err(Errno::ENOENT) };
-            making.place.node = Node::OnVolume(above);
-            making.lies_in(&name)?;
+            making.on_volume = Some(node.path(account, 0).await?);
         }
         loop {
             if let Some(path) = making.step(DIRECTORIES)? {
@@ -519,24 +563,22 @@ struct PathOfPlace {
     place: Place,
     /// The part in the present file system.
     own: Option<PathSoFar>,
-    /// The part on the volume; empty at its root.
-    on_volume: Vec<u8>,
+    /// The part on the volume, if it is known.
+    on_volume: Option<Vec<u8>>,
 }
 
 impl PathOfPlace {
     fn new(place: &Place) -> PathOfPlace {
-        PathOfPlace { path: Vec::new(), place: place.clone(), own: None, on_volume: Vec::new() }
+        PathOfPlace { path: Vec::new(), place: place.clone(), own: None, on_volume: None }
     }
 
-    /// Puts the name of a directory of a volume in front.
-    fn lies_in(&mut self, name: &[u8]) -> Result<(), Errno> {
-        let path = &mut self.on_volume;
-        if path.len() + name.len() > LONGEST_PATH {
-            return Err(Errno::ENAMETOOLONG);
+    /// Goes up to the top, and returns the path.
+    fn finish(mut self) -> Result<Vec<u8>, Errno> {
+        loop {
+            if let Some(path) = self.step(usize::MAX)? {
+                return Ok(path);
+            }
         }
-        path.try_reserve(name.len() + 1).map_err(|_| Errno::ENOMEM)?;
-        path.splice(0..0, [b'/'].into_iter().chain(name.iter().copied()));
-        Ok(())
     }
 
     /// Goes up by at most so many directories; returns the path at the top.
@@ -550,9 +592,8 @@ impl PathOfPlace {
                 }
             }
             Node::Generated(entry) => entry.path()?,
-            // Told by `above`.
-            Node::OnVolume(node) if node.is_root() => core::mem::take(&mut self.on_volume),
-            Node::OnVolume(_) => return Err(Errno::ENOENT),
+            Node::OnVolume(node) if node.is_root() => Vec::new(),
+            Node::OnVolume(_) => self.on_volume.take().ok_or(Errno::ENOENT)?,
         };
         self.own = None;
         match &own[..] {
@@ -564,9 +605,11 @@ impl PathOfPlace {
                 self.path.splice(0..0, own.iter().copied());
             }
         }
-        if !Arc::ptr_eq(&self.place.mount, top()) {
-            let above = self.place.mount.covers.lock().clone();
+        if !Arc::ptr_eq(&self.place.mount, root_mount()) {
+            let mount = self.place.mount.clone();
+            let above = mount.covers.lock().clone();
             self.place = above.ok_or(Errno::ENOENT)?;
+            self.on_volume = Some(mount.covered_path()?);
             return Ok(None);
         }
         if self.path.is_empty() {
@@ -759,8 +802,13 @@ impl Path {
             let keeps = is_last && after == 0 && last == LastComponent::File(LastLink::Keep);
             match target.filter(|_| !keeps) {
                 None => {
-                    self.place.node = Node::OnVolume(found);
                     self.path.drain(..end);
+                    let is_covered = found.is_covered();
+                    self.place.node = Node::OnVolume(found);
+                    if is_covered {
+                        self.path = relative(core::mem::take(&mut self.path))?;
+                        self.place = topmost(self.place.clone());
+                    }
                 }
                 Some(target) => {
                     self.path.drain(..end);
@@ -913,13 +961,27 @@ impl Path {
         Ok(found)
     }
 
-    /// Returns the file at its end, however long it is: for a path of the kernel itself.
+    /// Returns the file at its end, however long it is: for a path of the kernel itself that leads to no volume.
     pub(crate) fn look_up_at_once(&mut self, last: LastLink) -> Result<Place, Errno> {
         loop {
             match self.look_up(last) {
                 Ok(place) => return Ok(place),
                 Err(Halt::Failed(error)) => return Err(error),
                 Err(Halt::Later) => {}
+            }
+        }
+    }
+
+    /// Returns the file at its end, and waits for volumes on the way: for a path of the kernel itself.
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    pub(crate) async fn find(&mut self, last: LastLink) -> Result<Place, Errno> {
+        loop {
+            match self.look_up(last) {
+                Ok(place) => return Ok(place),
+                Err(Halt::Failed(error)) => return Err(error),
+                Err(Halt::Later) => drop(self.run_errand().await),
             }
         }
     }
@@ -1143,7 +1205,7 @@ impl Path {
             // The directory itself if the mount has gone meanwhile.
             Departure::Down(directory) => {
                 rest = relative(rest)?;
-                topmost(directory, mount)
+                topmost(Place { node: Node::Stored(directory), mount })
             }
             Departure::Up => above(&mount, &mut rest)?,
             Departure::Root => root(),
@@ -1200,7 +1262,7 @@ fn escape(line: &mut Vec<u8>, text: &[u8]) {
 /// Returns the mount with the lowest number from this one on.
 pub(crate) fn next(number: u64) -> Option<Arc<Mount>> {
     let table = TABLE.read();
-    let all = core::iter::once(top()).chain(table.iter());
+    let all = core::iter::once(root_mount()).chain(table.iter());
     all.filter(|mount| mount.device() > number).min_by_key(|mount| mount.device()).cloned()
 }
 
@@ -1221,10 +1283,9 @@ fn relative(mut rest: Vec<u8>) -> Result<Vec<u8>, Errno> {
 
 /// Returns the root of the mount that covers a place, and of those that cover that in turn; the place itself if none
 /// does.
-fn topmost(node: filesystem::Node, mount: Arc<Mount>) -> Place {
-    let mut place = Place { node: Node::Stored(node), mount };
-    while let Some(node) = place.node.stored().filter(|node| node.is_covered())
-        && let Some(mount) = place.mount.covering(node)
+fn topmost(mut place: Place) -> Place {
+    while place.node.is_covered()
+        && let Some(mount) = place.mount.covering(&place.node)
     {
         place = mount.root();
     }
@@ -1241,7 +1302,7 @@ pub(crate) fn mount(
     kind: &[u8],
     flags: u32,
     options: &[u8],
-    source: Vec<u8>,
+    (source, path_on_volume): (Vec<u8>, Vec<u8>),
     account: &Arc<Account>,
 ) -> Result<(), Errno> {
     let kind = *KINDS.iter().find(|known| known.name == kind).ok_or(Errno::ENODEV)?;
@@ -1253,14 +1314,14 @@ pub(crate) fn mount(
         return Err(Errno::EBUSY);
     }
     let number = Number::take()?;
-    let charge = account.charge(Resource::Memory, size_of::<Mount>() + source.len() + 64)?;
+    let charge = account.charge(Resource::Memory, size_of::<Mount>() + source.len() + path_on_volume.len() + 64)?;
     let owner: Arc<dyn Owner> = account.clone();
     let tree = kind.make.map(|make| make(&options, &owner)).transpose().map_err(|error| match error {
         Error::NoSpace => Errno::ENOMEM,
         error => errno_of(error),
     })?;
     let files = tree.map_or(Files::Generated, Files::Stored);
-    put(at, kind, number, files, flags, (source, Some(charge)))
+    put(Mount::new(kind, number, files, (source, Some(charge))), at, path_on_volume, flags)
 }
 
 /// Whether this is the name of the kind of volumes on disks.
@@ -1301,11 +1362,12 @@ pub(crate) fn put_volume(
     at: Place,
     root: VolumeNode,
     flags: u32,
-    source: Vec<u8>,
+    (source, path_on_volume): (Vec<u8>, Vec<u8>),
     account: &Arc<Account>,
 ) -> Result<(), Errno> {
-    let charge = account.charge(Resource::Memory, size_of::<Mount>() + source.len() + 64)?;
-    put(at, &EXT4, Number::take()?, Files::OnVolume(root), flags, (source, Some(charge)))
+    let charge = account.charge(Resource::Memory, size_of::<Mount>() + source.len() + path_on_volume.len() + 64)?;
+    let mount = Mount::new(&EXT4, Number::take()?, Files::OnVolume(root), (source, Some(charge)));
+    put(mount, at, path_on_volume, flags)
 }
 
 /// The files of a mount.
@@ -1315,48 +1377,87 @@ enum Files {
     OnVolume(VolumeNode),
 }
 
-/// Puts a new file system into its place.
-fn put(
-    at: Place,
-    kind: &'static Kind,
-    number: Number,
-    files: Files,
-    flags: u32,
-    (source, charge): (Vec<u8>, Option<Charge>),
-) -> Result<(), Errno> {
-    let (tree, volume) = match files {
-        Files::Stored(tree) => (Some(tree), None),
-        Files::Generated => (None, None),
-        Files::OnVolume(root) => (None, Some(root)),
-    };
-    let mount = Arc::new(Mount {
-        number,
-        kind,
-        tree,
-        volume,
-        covers: Mutex::new(None),
-        flags: AtomicU32::new(0),
-        source,
-        _charge: charge,
-    });
+impl Mount {
+    /// Makes a mount that has no place yet.
+    fn new(
+        kind: &'static Kind,
+        number: Number,
+        files: Files,
+        (source, charge): (Vec<u8>, Option<Charge>),
+    ) -> Arc<Mount> {
+        let (tree, volume) = match files {
+            Files::Stored(tree) => (Some(tree), None),
+            Files::Generated => (None, None),
+            Files::OnVolume(root) => (None, Some(root)),
+        };
+        let (covers, path_on_volume, flags) = (Mutex::new(None), Once::new(), AtomicU32::new(0));
+        Arc::new(Mount { number, kind, tree, volume, covers, path_on_volume, flags, source, _charge: charge })
+    }
+}
+
+/// Puts a new mount into its place, a directory with this path on its volume.
+fn put(mount: Arc<Mount>, at: Place, path_on_volume: Vec<u8>, flags: u32) -> Result<(), Errno> {
     set_flags(&mount, flags)?;
+    mount.path_on_volume.call_once(|| path_on_volume);
     let mut table = exclusive();
     if !at.mount.is_attached(&table) {
         return Err(Errno::EINVAL);
     }
     // Another may have mounted there meanwhile.
-    at.node.stored().ok_or(Errno::EINVAL)?.cover().map_err(errno_of)?;
+    at.node.cover()?;
     *mount.covers.lock() = Some(at);
     // There is room for as many as there are numbers.
     table.push(mount);
     Ok(())
 }
 
-/// Mounts the generated files at `/proc`, when the machine starts.
-pub(crate) fn mount_proc() -> Result<(), Errno> {
-    let at = Path::new(root(), b"/proc".to_vec(), 0).look_up_at_once(LastLink::Follow)?;
-    let flags = flag::NO_SET_USER | flag::NO_DEVICES | flag::NO_EXECUTION;
-    put(at, &PROC, Number::take()?, Files::Generated, flags, (PROC.name.to_vec(), None))
+/// A file system that the machine mounts at its start.
+pub(crate) enum AtStart {
+    /// Generated files.
+    Proc,
+    /// Files in memory, with these permissions of the root.
+    Memory(u16),
+    /// The tree of devices.
+    Devices(Arc<Mount>),
+}
+
+/// Makes a tree for the nodes of devices, which has no place yet.
+pub(crate) fn device_tree() -> Result<Arc<Mount>, Errno> {
+    let tree = top().tree().beside(default_size(), None).map_err(errno_of)?;
+    Ok(Mount::new(&DEVTMPFS, Number::take()?, Files::Stored(tree), (DEVTMPFS.name.to_vec(), None)))
+}
+
+/// Mounts a file system on a directory before there is a process. `ENOENT` or `ENOTDIR` if there is no such directory.
+///
+/// # Cancellation
+/// Nothing is mounted.
+pub(crate) async fn mount_at_start(path: &str, files: AtStart) -> Result<(), Errno> {
+    let account = Account::first();
+    let at = Path::new(root(), path.as_bytes().to_vec(), 0).paid_by(account).find(LastLink::Follow).await?;
+    if at.node.kind() != FileKind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    if at == root() {
+        return Err(Errno::EBUSY);
+    }
+    let path_on_volume = match &at.node {
+        Node::OnVolume(node) => node.path(account, 0).await?,
+        _ => Vec::new(),
+    };
+    let hardened = flag::NO_SET_USER | flag::NO_DEVICES;
+    let make = |kind: &'static Kind, files| {
+        Ok::<_, Errno>(Mount::new(kind, Number::take()?, files, (kind.name.to_vec(), None)))
+    };
+    let (mount, flags) = match files {
+        AtStart::Proc => (make(&PROC, Files::Generated)?, hardened | flag::NO_EXECUTION),
+        AtStart::Memory(permissions) => {
+            let tree = top().tree().beside(default_size(), None).map_err(errno_of)?;
+            tree.root().set_permissions(permissions, crate::files::tree::now());
+            (make(&TMPFS, Files::Stored(tree))?, hardened)
+        }
+        AtStart::Devices(mount) => (mount, flag::NO_SET_USER),
+    };
+    put(mount, at, path_on_volume, flags)
 }
 
 fn set_flags(mount: &Arc<Mount>, flags: u32) -> Result<(), Errno> {
@@ -1403,7 +1504,7 @@ pub(crate) fn unmount(at: Place, detach: bool) -> Result<(), Errno> {
     require_root(&at)?;
     let mount = at.mount.clone();
     drop(at);
-    if Arc::ptr_eq(&mount, top()) {
+    if Arc::ptr_eq(&mount, root_mount()) {
         return Err(Errno::EBUSY);
     }
     // Dropped at the end, without a lock.
@@ -1421,8 +1522,8 @@ pub(crate) fn unmount(at: Place, detach: bool) -> Result<(), Errno> {
         let mut next = Some(mount);
         while let Some(mount) = next {
             let above = mount.covers.lock().take();
-            if let Some(node) = above.as_ref().and_then(|place| place.node.stored()) {
-                node.uncover();
+            if let Some(place) = &above {
+                place.node.uncover();
             }
             table.retain(|other| !Arc::ptr_eq(other, &mount));
             removed.push((mount, above));

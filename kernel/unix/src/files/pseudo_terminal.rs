@@ -29,7 +29,7 @@ use waiters::Waiters;
 use crate::files::file::{self, Attempt, FileOperations, OpenFile, Properties};
 use crate::files::job_control::{self, HANGUP};
 use crate::files::line_discipline;
-use crate::files::mounts::{self, Place};
+use crate::files::mounts::Place;
 use crate::files::remains::{Remain, leave};
 use crate::files::stored::status_of;
 use crate::files::terminal::{Output, Terminal, TerminalFile, TerminalState, process_of};
@@ -156,9 +156,9 @@ pub(crate) fn open_slave(number: u32, place: Option<Place>) -> Result<TerminalFi
     TerminalFile::new(terminal, place)
 }
 
-/// Returns the path of a slave's node.
-fn path_of(number: u32) -> alloc::string::String {
-    format!("/dev/pts/{number}")
+/// Returns the name of a slave's node in the directory of devices.
+fn name_of(number: u32) -> alloc::string::String {
+    format!("pts/{number}")
 }
 
 /// The hang-up of a slave whose master was closed: the foreground of its session is told, some members in each step.
@@ -248,11 +248,12 @@ impl MasterFile {
         };
         // Dropped if the node cannot be made.
         let opened = MasterFile { terminal, number, owner: process.id, place };
-        let root = mounts::top().tree();
         let device = opened.terminal.device;
-        match root.make_special_file(
-            &root.root(),
-            path_of(number).as_bytes(),
+        let devices = tree::devices();
+        let directory = devices.node.stored().ok_or(Errno::EIO)?;
+        match devices.mount.tree().make_special_file(
+            directory,
+            name_of(number).as_bytes(),
             SpecialFile::CharacterDevice(device),
             0o620,
             tree::now(),
@@ -276,7 +277,7 @@ impl MasterFile {
             _ => return Err(Errno::EINVAL),
         };
         let charge = file::charge(&process.account)?;
-        let slave = open_slave(self.number, tree::place_of_device(&path_of(self.number)))?;
+        let slave = open_slave(self.number, tree::place_of_device(&name_of(self.number)))?;
         if flags & flag::NOCTTY == 0 && access != Access::Write {
             slave.becomes_controlling(process);
         }
@@ -340,9 +341,11 @@ impl Drop for MasterFile {
         if session == 0 {
             self.terminal.hang_up();
         }
-        let root = mounts::top().tree();
-        // A node that stays leads nowhere until the number is another pair's.
-        let _ = root.unlink(&root.root(), path_of(self.number).as_bytes(), tree::now());
+        let devices = tree::devices();
+        if let Some(directory) = devices.node.stored() {
+            // A node that stays leads nowhere until the number is another pair's.
+            let _ = devices.mount.tree().unlink(directory, name_of(self.number).as_bytes(), tree::now());
+        }
         let unused = match &mut PAIRS.lock()[self.number as usize] {
             Some(pair) if session != 0 => {
                 pair.is_closed = true;

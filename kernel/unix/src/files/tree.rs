@@ -1,4 +1,4 @@
-//! The root file system, which is filled from the initramfs and lies in memory.
+//! The first file system, which is filled from the initramfs and lies in memory, and the nodes of devices.
 
 use alloc::format;
 use alloc::string::String;
@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use abi_unix::Errno;
 use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Owner, SpecialFile, Timestamp};
+use spin::Once;
 
 use crate::files::disk;
 use crate::files::file::encode_device;
@@ -33,26 +34,37 @@ pub(crate) const SLAVES: u32 = 136;
 
 /// Device files that are there when the first program starts.
 const STANDARD_DEVICES: [(&str, DeviceNumber); 7] = [
-    ("/dev/null", NULL),
-    ("/dev/zero", ZERO),
-    ("/dev/random", RANDOM),
-    ("/dev/urandom", RANDOM),
-    ("/dev/console", CONSOLE),
-    ("/dev/tty", TTY),
-    ("/dev/ptmx", MULTIPLEXER),
+    ("null", NULL),
+    ("zero", ZERO),
+    ("random", RANDOM),
+    ("urandom", RANDOM),
+    ("console", CONSOLE),
+    ("tty", TTY),
+    ("ptmx", MULTIPLEXER),
 ];
 
 /// Links to the caller's open files that are there when the first program starts.
-const STANDARD_LINKS: [(&str, &str); 5] = [
-    ("/dev/fd", "/proc/self/fd"),
-    ("/dev/stdin", "/proc/self/fd/0"),
-    ("/dev/stdout", "/proc/self/fd/1"),
-    ("/dev/stderr", "/proc/self/fd/2"),
-    ("/etc/resolv.conf", "/proc/net/pnp"),
+const STANDARD_LINKS: [(&str, &str); 4] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
 ];
 
-/// Fills the root file system from the initramfs.
-pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
+/// The directory of the devices' nodes.
+static DEVICES: Once<Place> = Once::new();
+
+/// Tree in which the devices have their nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DeviceTree {
+    /// The first file system's, in its directory `/dev`.
+    OfArchive,
+    /// One of their own, to be mounted in another root.
+    Own,
+}
+
+/// Fills the first file system from the initramfs, and makes the nodes of devices.
+pub(crate) fn start(archive: &'static [u8], device_tree: DeviceTree) -> Result<(), &'static str> {
     let root =
         Filesystem::new(mounts::size_of_the_first()).map_err(|_| "there is no memory for the root file system")?;
     if let Err(error) = root.populate(archive) {
@@ -62,27 +74,43 @@ pub(crate) fn start(archive: &'static [u8]) -> Result<(), &'static str> {
     root.walk_in_steps_of(mounts::COMPONENTS_OF_A_STEP);
     let base = root.root();
     // Missing directories and devices are made; those of the archive stay.
-    for (path, permissions) in [
-        ("/dev", 0o755),
-        ("/dev/pts", 0o755),
-        ("/dev/shm", 0o1777),
-        ("/etc", 0o755),
-        ("/proc", 0o555),
-        ("/tmp", 0o1777),
-    ] {
+    for (path, permissions) in [("/dev", 0o755), ("/etc", 0o755), ("/proc", 0o555), ("/tmp", 0o1777)] {
         let _ = root.make_directory(&base, path.as_bytes(), permissions, now());
     }
-    for (path, target) in STANDARD_LINKS {
-        let _ = root.make_symbolic_link(&base, path.as_bytes(), target.as_bytes(), now());
+    let _ = root.make_symbolic_link(&base, b"/etc/resolv.conf", b"/proc/net/pnp", now());
+    mounts::start(root)?;
+    let devices = match device_tree {
+        DeviceTree::OfArchive => Path::new(mounts::root(), b"/dev".to_vec(), 0).look_up_at_once(LastLink::Follow),
+        DeviceTree::Own => mounts::device_tree().map(|mount| mount.root()),
+    };
+    let devices = devices.map_err(|_| "there is no memory for /dev, or it is no directory")?;
+    make_devices(&devices).ok_or("/dev of the initramfs is no directory")?;
+    DEVICES.call_once(|| devices);
+    Ok(())
+}
+
+/// Makes the nodes of devices in their directory; `None` if it is no stored file.
+fn make_devices(devices: &Place) -> Option<()> {
+    let (tree, base) = (devices.mount.tree(), devices.node.stored()?);
+    for (name, permissions) in [("pts", 0o755), ("shm", 0o1777)] {
+        let _ = tree.make_directory(base, name.as_bytes(), permissions, now());
     }
-    for (path, device) in STANDARD_DEVICES {
-        let _ = root.make_special_file(&base, path.as_bytes(), SpecialFile::CharacterDevice(device), 0o666, now());
+    for (name, target) in STANDARD_LINKS {
+        let _ = tree.make_symbolic_link(base, name.as_bytes(), target.as_bytes(), now());
+    }
+    for (name, device) in STANDARD_DEVICES {
+        let _ = tree.make_special_file(base, name.as_bytes(), SpecialFile::CharacterDevice(device), 0o666, now());
     }
     for disk in disk::all() {
-        let path = format!("/dev/{}", disk.name());
-        let _ = root.make_special_file(&base, path.as_bytes(), SpecialFile::BlockDevice(disk.device()), 0o660, now());
+        let special = SpecialFile::BlockDevice(disk.device());
+        let _ = tree.make_special_file(base, disk.name().as_bytes(), special, 0o660, now());
     }
-    mounts::start(root)
+    Some(())
+}
+
+/// Returns the directory of the devices' nodes.
+pub(crate) fn devices() -> &'static Place {
+    DEVICES.get().expect("the devices are there before any process")
 }
 
 /// Returns the path of the node of a device, by its number as `stat` shows it.
@@ -91,12 +119,12 @@ pub(crate) fn path_of_device(number: u64) -> String {
         return format!("/dev/pts/{}", number & 0xff);
     }
     let is_meant = |(_, device): &&(&str, DeviceNumber)| encode_device(*device) == number;
-    STANDARD_DEVICES.iter().find(is_meant).map_or("/dev", |(path, _)| path).into()
+    STANDARD_DEVICES.iter().find(is_meant).map_or("/dev".into(), |(name, _)| format!("/dev/{name}"))
 }
 
-/// Returns the node of a device that is there when the first program starts.
-pub(crate) fn place_of_device(path: &str) -> Option<Place> {
-    Path::new(mounts::root(), path.as_bytes().to_vec(), 0).look_up_at_once(LastLink::Follow).ok()
+/// Returns the node of a device, by its name in the directory of devices.
+pub(crate) fn place_of_device(name: &str) -> Option<Place> {
+    Path::new(devices().clone(), name.as_bytes().to_vec(), 0).look_up_at_once(LastLink::Follow).ok()
 }
 
 /// Names the process that pays for names and inodes that a call makes, which are charged as pages are (EVERY-BYTE).
@@ -194,9 +222,10 @@ mod tests {
     fn the_tree_has_the_files_of_the_archive_and_the_standard_devices() {
         run(|_| {
             let look = |path: &str| Path::new(mounts::root(), path.into(), 1).look_up_at_once(LastLink::Follow);
-            for (path, device) in STANDARD_DEVICES {
+            for (name, device) in STANDARD_DEVICES {
+                let path = format!("/dev/{name}");
                 assert_eq!(
-                    look(path).ok().and_then(|place| place.node.stored().and_then(|node| node.device())),
+                    look(&path).ok().and_then(|place| place.node.stored().and_then(|node| node.device())),
                     Some(device),
                     "{path}"
                 );

@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
 use core::ops::Range;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use abi_queue::Priority;
@@ -48,7 +48,7 @@ use tables::Ordered;
 
 use crate::files::disk::{self, Disk};
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{Caller, UserBuffer};
+use crate::process::user::{Caller, LONGEST_PATH, UserBuffer};
 use crate::scheduling::{executor, payers, steps};
 use crate::time;
 
@@ -123,8 +123,8 @@ pub(crate) enum VolumeRequest {
     Change(VolumeNode, Change),
     /// List names from a place on.
     List(VolumeNode, u64, usize),
-    /// Find the directory above, and the name there.
-    Above(VolumeNode),
+    /// Find the path of a directory, from the root directory of the volume.
+    FindPath(VolumeNode),
     /// Have all changes last, of a file or of all.
     Synchronise(Option<VolumeNode>),
     /// Change the access.
@@ -153,7 +153,7 @@ impl VolumeRequest {
             | Truncate(node, _)
             | Change(node, _)
             | List(node, ..)
-            | Above(node) => node.0.is_lost(),
+            | FindPath(node) => node.0.is_lost(),
             Link(file, directory, _) => file.0.is_lost() || directory.0.is_lost(),
             Rename(places, _) => places.iter().any(|(directory, _)| directory.0.is_lost()),
         }
@@ -172,8 +172,8 @@ pub(crate) enum VolumeAnswer {
     /// Bytes were written up to this place.
     WrittenTo(u64),
     Entries(Vec<Entry>),
-    /// A directory, and the name of the other one there.
-    Above(VolumeNode, Vec<u8>),
+    /// The path of a directory from the volume's root, with a slash before each name; empty for the root itself.
+    Path(Vec<u8>),
     /// The volume was mounted.
     Mounted(Arc<MountedVolume>),
 }
@@ -329,6 +329,30 @@ pub(crate) async fn synchronise_all(account: &Arc<Account>, payer: u32) -> Resul
         result = result.and(done);
     }
     result
+}
+
+/// Writes all changes of all volumes and unmounts them, at the end of the machine: whoever still uses their files gets
+/// `EIO`.
+///
+/// # Cancellation
+/// The volumes whose turn has not come are left out.
+async fn unmount_all(account: &Arc<Account>, payer: u32) {
+    for volume in all() {
+        // One that has ended is unmounted.
+        if let Ok(submission) = volume.submit(account, payer, VolumeRequest::Unmount) {
+            let _ = submission.answer().await;
+        }
+    }
+}
+
+/// Has everything that was written to volumes and disks last, before the machine ends.
+///
+/// # Cancellation
+/// Changes may be lost.
+pub(crate) async fn leave_disks(account: &Arc<Account>, payer: u32) {
+    // Volumes first, whose changes are on the disks then.
+    unmount_all(account, payer).await;
+    disk::synchronise_all().await;
 }
 
 impl MountedVolume {
@@ -770,16 +794,21 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Link(file, directory, name) => {
                 volume.link(file.number(), directory.number(), name).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
-            VolumeRequest::Remove { directory, name, is_directory } => {
-                let nameless = match is_directory {
-                    true => volume.remove_directory(directory.number(), name),
-                    false => volume.unlink(directory.number(), name),
-                };
-                let nameless = nameless.map_err(errno_of)?;
+            VolumeRequest::Remove { directory, name, is_directory: false } => {
+                let nameless = volume.unlink(directory.number(), name).map_err(errno_of)?;
+                self.lost_its_name(nameless, &job.request);
+                Ok(VolumeAnswer::Done)
+            }
+            VolumeRequest::Remove { directory, name, is_directory: true } => {
+                let _moving = self.move_directory(directory, name)?;
+                let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+                let nameless = volume.remove_directory(directory.number(), name).map_err(errno_of)?;
                 self.lost_its_name(nameless, &job.request);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Rename([from, to], replacement) => {
+                let _moving = [self.move_directory(&from.0, &from.1)?, self.move_directory(&to.0, &to.1)?];
+                let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
                 let renamed = volume.rename((from.0.number(), &from.1), (to.0.number(), &to.1), *replacement);
                 let nameless = renamed.map_err(errno_of)?;
                 self.lost_its_name(nameless, &job.request);
@@ -808,28 +837,61 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::List(directory, place, most) => {
                 volume.list(directory.number(), *place, *most).map(VolumeAnswer::Entries).map_err(errno_of)
             }
-            VolumeRequest::Above(directory) => self.above(directory, &job.account),
+            VolumeRequest::FindPath(directory) => self.path_of(directory.number()).map(VolumeAnswer::Path),
             VolumeRequest::Synchronise(node) => self.write_and_synchronise(node.as_ref()),
             VolumeRequest::Remount(access) => self.remount(*access),
         }
     }
 
-    /// Returns the directory above another one, with the name of that one there.
-    fn above(&mut self, directory: &VolumeNode, account: &Arc<Account>) -> Result<VolumeAnswer, Errno> {
-        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        let above = volume.look_up(directory.number(), b"..").map_err(errno_of)?.ok_or(Errno::ENOENT)?;
+    /// Returns the path of a directory from the root of the volume. `ENAMETOOLONG` if it is longer than a path can be,
+    /// as that of directories which a damaged volume has in each other.
+    fn path_of(&mut self, directory: u32) -> Result<Vec<u8>, Errno> {
+        let mut path = Vec::new();
+        let mut here = directory;
+        while here != ROOT {
+            let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+            let above = volume.look_up(here, b"..").map_err(errno_of)?.ok_or(Errno::ENOENT)?.inode;
+            let name = self.name_in(above, here)?;
+            if path.len() + name.len() >= LONGEST_PATH {
+                return Err(Errno::ENAMETOOLONG);
+            }
+            path.try_reserve(name.len() + 1).map_err(|_| Errno::ENOMEM)?;
+            path.splice(0..0, [b'/'].into_iter().chain(name));
+            here = above;
+        }
+        Ok(path)
+    }
+
+    /// Returns the name of a directory in the one above it.
+    fn name_in(&mut self, above: u32, directory: u32) -> Result<Vec<u8>, Errno> {
         let mut place = 0;
-        let name = loop {
-            let entries = volume.list(above.inode, place, ENTRIES_AT_A_TIME).map_err(errno_of)?;
+        loop {
+            let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+            let entries = volume.list(above, place, ENTRIES_AT_A_TIME).map_err(errno_of)?;
             let Some(last) = entries.last() else { return Err(Errno::ENOENT) };
             place = last.next;
-            let is_meant =
-                |entry: &Entry| entry.inode == directory.number() && entry.name != b"." && entry.name != b"..";
+            let is_meant = |entry: &Entry| entry.inode == directory && entry.name != b"." && entry.name != b"..";
             if let Some(found) = entries.into_iter().find(is_meant) {
-                break found.name;
+                return Ok(found.name);
             }
-        };
-        VolumeNode::of(self.shared, above, account).map(|above| VolumeAnswer::Above(above, name))
+            self.pause();
+        }
+    }
+
+    /// Keeps mounts away from the directory of a name, which may be removed or get another name, as long as the result
+    /// lives. `EBUSY` if it is covered.
+    fn move_directory(&mut self, directory: &VolumeNode, name: &[u8]) -> Result<Option<Moving>, Errno> {
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let found = volume.look_up(directory.number(), name).map_err(errno_of)?;
+        // A directory that nobody uses has no mount, and gets a user on this stack alone.
+        let used = found.filter(|found| found.is(kind::DIRECTORY)).and_then(|found| self.shared.used(found.inode));
+        let Some(inode) = used else { return Ok(None) };
+        match inode.mounting.compare_exchange(UNCOVERED, MOVING, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(Some(Moving(inode))),
+            // Both names of a rename may be those of one directory.
+            Err(MOVING) => Ok(None),
+            Err(_) => Err(Errno::EBUSY),
+        }
     }
 
     /// Has pages of a file in memory, as far as there is room and no failure.
@@ -1424,6 +1486,24 @@ struct Inode {
     failures: AtomicU32,
     /// It is not on the volume any more, which has gone back after a failure.
     is_lost: AtomicBool,
+    /// Whether the root of another file system covers the directory: [`UNCOVERED`], [`COVERED`] or [`MOVING`].
+    mounting: AtomicU8,
+}
+
+/// No other file system covers a directory, and one may.
+const UNCOVERED: u8 = 0;
+/// Another file system's root covers a directory, which keeps its name.
+const COVERED: u8 = 1;
+/// A directory is being removed or renamed, and is not covered meanwhile.
+const MOVING: u8 = 2;
+
+/// A directory that is being removed or renamed.
+struct Moving(Arc<Inode>);
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.0.mounting.store(UNCOVERED, Ordering::Release);
+    }
 }
 
 impl Inode {
@@ -1497,6 +1577,7 @@ impl VolumeNode {
             pages: Mutex::default(),
             failures: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
+            mounting: AtomicU8::new(UNCOVERED),
         });
         let entered = volume.inodes.lock().insert(attributes.inode.into(), Arc::downgrade(&inode));
         entered.map_err(|_| Errno::ENOMEM)?;
@@ -1513,9 +1594,44 @@ impl VolumeNode {
         Some(found.map_or(VolumeAnswer::Missing, |file| VolumeAnswer::File(file, None)))
     }
 
+    /// Returns the path of the directory from the root of its volume.
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    pub(crate) async fn path(&self, account: &Arc<Account>, payer: u32) -> Result<Vec<u8>, Errno> {
+        let found = self.volume().submit(account, payer, VolumeRequest::FindPath(self.clone()))?;
+        match found.answer().await? {
+            VolumeAnswer::Path(path) => Ok(path),
+            _ => Err(Errno::EIO),
+        }
+    }
+
     /// Returns its volume.
     pub(crate) fn volume(&self) -> &Arc<MountedVolume> {
         &self.0.volume
+    }
+
+    /// Lets the root of another file system cover the directory, for one mount. `EBUSY` if one does, or if the
+    /// directory is being removed or renamed at this moment; `ENOENT` if it has been removed.
+    pub(crate) fn cover(&self) -> Result<(), Errno> {
+        let change = self.0.mounting.compare_exchange(UNCOVERED, COVERED, Ordering::AcqRel, Ordering::Acquire);
+        change.map_err(|_| Errno::EBUSY)?;
+        // A removal that has ended before has left its note.
+        if self.attributes().links == 0 || self.0.is_lost() {
+            self.uncover();
+            return Err(Errno::ENOENT);
+        }
+        Ok(())
+    }
+
+    /// Ends what [`cover`](Self::cover) began.
+    pub(crate) fn uncover(&self) {
+        self.0.mounting.store(UNCOVERED, Ordering::Release);
+    }
+
+    /// Whether the root of another file system covers the directory.
+    pub(crate) fn is_covered(&self) -> bool {
+        self.0.mounting.load(Ordering::Acquire) == COVERED
     }
 
     /// Returns the number of failures to have its changes last, for an open file that reports each once.
@@ -1901,6 +2017,60 @@ pub(super) mod tests {
             assert_eq!(mount(program, 0), Err(Errno::EINVAL));
             replace_second(whole);
             assert_eq!(mount(program, flag::READ_ONLY), Ok(0));
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    /// A directory of a volume takes a mount, keeps its name meanwhile, and is what it was before afterwards.
+    #[test]
+    fn directories_are_covered_and_keep_their_names() {
+        with_volume(|program| {
+            let here = AT_FDCWD as usize;
+            let path = |program: &mut Program, name: &str| text(program, &format!("/tmp/volume/{name}"));
+            assert_eq!(mount(program, 0), Ok(0));
+            let [above, point, below, other] = ["a", "a/m", "a/m/file", "a/other"].map(|name| path(program, name));
+            let kind = text(program, "tmpfs");
+            let cover = |program: &mut Program, at| program.call(SystemCall::Mount, [kind, at, kind, 0, 0]);
+            assert_eq!(cover(program, point), Err(Errno::ENOENT));
+            for directory in [above, point] {
+                assert_eq!(program.call(SystemCall::MakeDirectory, [here, directory, 0o755]), Ok(0));
+            }
+            let create = |program: &mut Program, name| {
+                let file = program.call(SystemCall::Open, [here, name, open::CREAT as usize, 0o644])?;
+                program.call(SystemCall::Close, [file])
+            };
+            assert_eq!(create(program, other), Ok(0));
+            assert_eq!(cover(program, other), Err(Errno::ENOTDIR));
+            assert_eq!(cover(program, point), Ok(0));
+            assert_eq!(create(program, below), Ok(0));
+            // The covered directory keeps its place, and the ones above may move.
+            let moved = path(program, "b");
+            let rename = |program: &mut Program, from, to| program.call(SystemCall::Rename, [here, from, here, to, 0]);
+            let remove = |program: &mut Program, name, flags| program.call(SystemCall::Unlink, [here, name, flags]);
+            assert_eq!(remove(program, point, AT_REMOVEDIR as usize), Err(Errno::EBUSY));
+            assert_eq!(rename(program, point, moved), Err(Errno::EBUSY));
+            assert_eq!(rename(program, other, point), Err(Errno::EBUSY));
+            assert_eq!(rename(program, below, other), Err(Errno::EXDEV));
+            assert_eq!(rename(program, above, moved), Ok(0));
+            let [point, below, outside] = ["b/m", "b/m/file", "b/m/../other"].map(|name| path(program, name));
+            let status = program.place(256);
+            let look = |program: &mut Program, name| program.call(SystemCall::StatusAt, [here, name, status, 0]);
+            assert_eq!((look(program, below), look(program, outside)), (Ok(0), Ok(0)));
+            // The working directory is found with its path as it is now.
+            assert_eq!(program.call(SystemCall::ChangeDirectory, [point]), Ok(0));
+            assert_eq!(unmount(program), Err(Errno::EBUSY), "a mount is inside");
+            assert_eq!(program.call(SystemCall::Unmount, [point, 0]), Err(Errno::EBUSY), "a working directory");
+            let root = text(program, "/");
+            assert_eq!(program.call(SystemCall::ChangeDirectory, [root]), Ok(0));
+            assert_eq!(program.call(SystemCall::Unmount, [point, 0]), Ok(0));
+            assert_eq!(look(program, below), Err(Errno::ENOENT));
+            assert_eq!(program.call(SystemCall::Unmount, [point, 0]), Err(Errno::EINVAL));
+            // Mounted once more and detached with all above it.
+            assert_eq!(cover(program, point), Ok(0));
+            assert_eq!(cover(program, point), Ok(0), "over the root of that one");
+            assert_eq!(program.call(SystemCall::Unmount, [point, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::Unmount, [point, 0]), Ok(0));
+            assert_eq!(remove(program, point, AT_REMOVEDIR as usize), Ok(0));
             assert_eq!(unmount(program), Ok(0));
         });
     }

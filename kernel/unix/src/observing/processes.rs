@@ -146,10 +146,9 @@ static BOOT: Once<String> = Once::new();
 
 struct Processes;
 
-/// Registers the contents, and mounts them at `/proc`.
-pub(crate) fn start() -> Result<(), &'static str> {
+/// Registers the contents.
+pub(crate) fn start() {
     generated::register(&Processes);
-    mounts::mount_proc().map_err(|_| "cannot mount /proc: there is no such directory, or no memory")
 }
 
 fn line_of(entry: Entry) -> &'static Line {

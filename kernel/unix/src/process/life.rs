@@ -10,7 +10,7 @@ use abi_queue::Priority;
 
 use crate::asynchronous::input;
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
-use crate::files::{carriers, disk, job_control, mounts, remains, volume};
+use crate::files::{carriers, job_control, mounts, remains, volume};
 use crate::process::completions::drop_in_steps;
 use crate::process::exit_status::Ending;
 use crate::process::worker::Worker;
@@ -210,9 +210,7 @@ impl Process {
             signal_delivery::tell_end(&parent, self.id, ending);
         }
         if self.id == FIRST {
-            // Volumes first, whose changes are on the disks then.
-            let _ = volume::synchronise_all(&self.account, self.id).await;
-            disk::synchronise_all().await;
+            volume::leave_disks(&self.account, self.id).await;
             crate::machine::first_process_has_ended(ending);
         }
     }

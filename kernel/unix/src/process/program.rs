@@ -7,11 +7,8 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::future::Future;
 use core::ops::Range;
-use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
-use core::task::{Context, Poll, Waker};
 
 use ::program::core_file::MappedFile;
 use ::program::layout::{Layout, STACK_GUARD};
@@ -700,6 +697,10 @@ impl Plan {
     }
 }
 
+/// The folders of programs that the first process is told: those of Linux's distributions, of which the archive of COPS
+/// has one.
+const ALL_PROGRAMS: &[u8] = b"PATH=/bin:/sbin:/usr/bin:/usr/sbin";
+
 /// A program in its address space, before there is a process.
 struct Loaded {
     space: Arc<Space>,
@@ -789,28 +790,21 @@ pub(crate) fn mapped_files(file: &Place, bias: u64, mut each: impl FnMut(MappedF
     }
 }
 
-/// Does work for [`For::Nobody`], which does not pause.
-fn without_pauses<T>(work: impl Future<Output = Result<T, Errno>>) -> Result<T, Errno> {
-    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => Err(Errno::ENOMEM),
-    }
-}
-
 /// Starts the first process with the console as its descriptors 0, 1 and 2.
+///
+/// # Cancellation
+/// There is no process.
 #[doc(alias = "run_init_process")]
-pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
-    let environment = Texts::of(&[&b"PATH=/bin"[..], b"HOME=/"]).map_err(stack_error)?;
-    let plan = without_pauses(async {
-        let found = Found::look_up(&mounts::root(), path.as_bytes(), 0, For::Nobody).await?;
-        let mut given = found.first_arguments()?;
-        for argument in arguments.iter().skip(found.replaced()) {
-            given.push(argument).map_err(stack_error)?;
-        }
-        let (program, layout) = found.check()?;
-        let linker = linker_of(&program, &mounts::root(), &layout, For::Nobody).await?;
-        Ok(Plan { path: path.as_bytes().to_vec(), program, linker, layout, arguments: given, environment })
-    })?;
+pub(crate) async fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
+    let environment = Texts::of(&[ALL_PROGRAMS, b"HOME=/"]).map_err(stack_error)?;
+    let found = Found::look_up(&mounts::root(), path.as_bytes(), 0, For::Nobody).await?;
+    let mut given = found.first_arguments()?;
+    for argument in arguments.iter().skip(found.replaced()) {
+        given.push(argument).map_err(stack_error)?;
+    }
+    let (program, layout) = found.check()?;
+    let linker = linker_of(&program, &mounts::root(), &layout, For::Nobody).await?;
+    let plan = Plan { path: path.as_bytes().to_vec(), program, linker, layout, arguments: given, environment };
     let account = Account::first().clone();
     let place = ProcessPlace::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
@@ -821,7 +815,7 @@ pub(crate) fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Err
     let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
     let space = Beginning::new(&account)?.space;
     let origin = Origin { account, place, standing, authority };
-    let loaded = without_pauses(plan.load_anew(space, For::Nobody))?;
+    let loaded = plan.load_anew(space, For::Nobody).await?;
     plan.start(loaded, 0, origin, mounts::root(), descriptors, (Priority::DEFAULT, 0))?;
     Ok(())
 }
