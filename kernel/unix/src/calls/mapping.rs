@@ -493,8 +493,8 @@ async fn read_step(process: &Process, file: &OpenFile, buffer: UserBuffer, posit
 
     let mut registered = Registered(file, None);
     poll_fn(|cx| {
-        let attempt = file.object().poll_read_at(process, buffer, position, Some(cx.waker()));
-        registered.1 = attempt.is_pending().then(|| cx.waker().clone());
+        let attempt = file.object().poll_read_at(process, buffer, position, steps::waker_of(cx));
+        registered.1 = if attempt.is_pending() { steps::waker_of(cx).cloned() } else { None };
         attempt
     })
     .await

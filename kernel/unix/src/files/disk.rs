@@ -257,7 +257,7 @@ pub(crate) fn give_back() -> bool {
 /// Dropping it leaves its waker registered. The end of the first process, which waits in this way, is not dropped.
 pub(crate) async fn synchronise_all() {
     let mut wait = Synchronisation::new(SystemCall::Synchronise, None);
-    let _ = poll_fn(|cx| wait.poll(Some(cx.waker()))).await;
+    let _ = poll_fn(|cx| wait.poll(steps::waker_of(cx))).await;
 }
 
 /// Wakes a disk's attendant at a time.

@@ -105,6 +105,11 @@ pub(crate) type Long = Pin<Box<dyn Future<Output = Result<usize, Errno>> + Send>
 // One static value, because `will_wake` compares addresses, and each use of `Waker::noop` can have one of its own.
 pub(crate) static IN_PLACE: &Waker = Waker::noop();
 
+/// Returns the waker of the task that polls; none for an attempt in place, after which the task polls with its own.
+pub(crate) fn waker_of<'a>(cx: &Context<'a>) -> Option<&'a Waker> {
+    Some(cx.waker()).filter(|waker| !waker.will_wake(IN_PLACE))
+}
+
 /// The coroutine that looked last on each hart, and the tick since which it works. Only the hart itself accesses its
 /// words.
 static TURNS: [(AtomicU64, AtomicU64); MAXIMUM_HARTS] =
@@ -284,8 +289,7 @@ impl<P: Ends> Future for StepEnd<'_, P> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        // The first attempt in place has no waker.
-        let waker = Some(cx.waker()).filter(|waker| !waker.will_wake(IN_PLACE));
+        let waker = waker_of(cx);
         self.state = match (&self.state, waker) {
             (StepEndState::Before, None) => StepEndState::InPlace,
             // No look has come since the attempt in place: its step and the next one would be one stretch.

@@ -352,6 +352,7 @@ impl VolumeFile {
         request: VolumeRequest,
         (reads_from, length, charge): (Option<u64>, usize, Charge),
     ) -> Attempt {
+        debug_assert!(!waker.will_wake(steps::IN_PLACE), "the answer would wake nobody");
         let submission = self.submit(caller, request)?;
         submission.register(waker);
         let transfer = VolumeTransfer { submission, owner: waker.clone(), reads_from, length, _charge: charge };
@@ -728,6 +729,25 @@ mod tests {
     fn map(program: &mut Program, file: usize, length: usize, flags: u32) -> Result<usize, Errno> {
         let protection = types::protection::READ | types::protection::WRITE;
         program.call(SystemCall::Map, [0, length, protection as usize, flags as usize, file, 0])
+    }
+
+    /// The call that maps it waits for the volume, at each attempt but the first as a task of its own.
+    #[test]
+    fn a_private_mapping_has_pages_that_were_not_in_memory() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let place = program.store(&vec![5; 9000]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 9000]), Ok(9000));
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", 0).unwrap();
+            let copy = map(program, file, 9000, types::mapping::PRIVATE).unwrap();
+            assert_eq!(program.read(copy, 9000), vec![5; 9000]);
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
     }
 
     #[test]

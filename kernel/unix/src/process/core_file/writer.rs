@@ -169,7 +169,7 @@ impl<'a> Sink<'a> {
             let memory = KernelBytes { process: self.process, bytes: piece };
             let (length, place, file) = (piece.len(), self.at + done as u64, self.file);
             let count =
-                poll_fn(|cx| file.poll_write_at(&memory, UserBuffer::of_kernel(length), place, Some(cx.waker())))
+                poll_fn(|cx| file.poll_write_at(&memory, UserBuffer::of_kernel(length), place, steps::waker_of(cx)))
                     .await?;
             if count == 0 {
                 return Err(Stop::Failed(Errno::ENOSPC));
