@@ -86,6 +86,7 @@ pub fn start(platform: &'static Platform, parts: Parts) -> ! {
     executor::spawn_for_kernel(Priority::DEFAULT, async move {
         if let Err(reason) = begin(line, &path, arguments).await {
             println!("{reason}");
+            files::volume::leave_disks(process::accounts::Account::first(), 0).await;
             shut_down(Status::Failure(1));
         }
         standstill::start();

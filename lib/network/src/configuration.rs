@@ -26,6 +26,12 @@ impl Address {
         self.prefix <= 32 && is_of_a_host(self.address) && is_of_one
     }
 
+    /// Returns whether a host can have this address in this network, and another one there be the router.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.is_possible() && self.gateway.is_none_or(|gateway| self.is_neighbour(gateway))
+    }
+
     /// Returns whether another host can have this address in the same network.
     pub(crate) fn is_neighbour(&self, other: Ipv4Addr) -> bool {
         let network_bits = !u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);

@@ -378,7 +378,8 @@ impl Client {
                 Some(self.bind(terms, hardware, now))
             }
             (ServerMessage::Acknowledgement(terms), Stage::Bound(loan))
-                if terms.server == loan.server || loan.rebinding <= now =>
+                if (terms.server == loan.server || loan.rebinding <= now)
+                    && terms.lease.address.address == loan.lease.address.address =>
             {
                 Some(self.bind(terms, hardware, now))
             }

@@ -166,7 +166,8 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn set_address(&mut self, address: Address) -> Result<(), Error> {
         let own = address.address;
-        if !address.is_possible() {
+        // smoltcp looks for the hardware address of a router, and panics if that can be none.
+        if !address.is_valid() {
             return Err(Error::Invalid);
         }
         self.own = own;

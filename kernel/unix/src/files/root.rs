@@ -63,7 +63,8 @@ impl RootOnDisk {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {
                     platform::println!("the root on {} has no directory {path}: nothing is mounted there", self.device);
                 }
-                Err(error) => return Err(format!("cannot mount {path}: {error}")),
+                // A machine that starts can be mended.
+                Err(error) => platform::println!("cannot mount {path} on {}: {error}", self.device),
             }
         }
         Ok(())

@@ -338,9 +338,17 @@ pub(crate) async fn synchronise_all(account: &Arc<Account>, payer: u32) -> Resul
 /// The volumes whose turn has not come are left out.
 async fn unmount_all(account: &Arc<Account>, payer: u32) {
     for volume in all() {
-        // One that has ended is unmounted.
-        if let Ok(submission) = volume.submit(account, payer, VolumeRequest::Unmount) {
-            let _ = submission.answer().await;
+        loop {
+            match volume.submit(account, payer, VolumeRequest::Unmount) {
+                Ok(submission) => {
+                    let _ = submission.answer().await;
+                    break;
+                }
+                // It has ended, and is unmounted.
+                Err(Errno::EIO) => break,
+                // It has as many requests as it takes, or there is no memory for one more.
+                Err(_) => executor::yield_now().await,
+            }
         }
     }
 }

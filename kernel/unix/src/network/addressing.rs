@@ -28,8 +28,14 @@ pub(super) fn of_boot_word(word: Option<&str>) -> Addressing {
             addressing
         }
         Err(wrong) => {
-            println!("network: ip={}: {wrong}; the address is asked for by DHCP", word.unwrap_or(""));
-            Addressing::Leased
+            let word = word.unwrap_or("");
+            // Whoever has named an address does not want one of whoever answers.
+            let (addressing, instead) = match word.starts_with(|first: char| first.is_ascii_digit()) {
+                true => (Addressing::Nowhere, "there is no address"),
+                false => (Addressing::Leased, "the address is asked for by DHCP"),
+            };
+            println!("network: ip={word}: {wrong}; {instead}");
+            addressing
         }
     }
 }
@@ -52,18 +58,37 @@ fn read(word: Option<&str>) -> Result<(Addressing, Option<Lease>), &'static str>
     }
     let parse = |text: &str| text.parse::<Ipv4Addr>();
     let own = parse(own.unwrap_or("")).map_err(|_| "the address is none of IPv4")?;
-    let mask = mask.map_or(Ok(Ipv4Addr::BROADCAST), parse).map_err(|_| "the mask is none of IPv4")?.to_bits();
+    let mask = mask.map_or(Ok(mask_of_class(own)), parse).map_err(|_| "the mask is none of IPv4")?.to_bits();
     if mask.leading_ones() + mask.trailing_zeros() != u32::BITS {
         return Err("the mask is not a row of ones and a row of zeros");
     }
-    let gateway = router.map(parse).transpose().map_err(|_| "the router's address is none of IPv4")?;
+    let router = router.map(parse).transpose().map_err(|_| "the router's address is none of IPv4")?;
+    // As boot loaders write a setting that they do not have.
+    let gateway = router.filter(|router| !router.is_unspecified());
     let mut name_servers = [None; NAME_SERVERS];
     // Linux takes two.
     for place in name_servers.iter_mut().take(2) {
-        *place = field().map(parse).transpose().map_err(|_| "a name server's address is none of IPv4")?;
+        let server = field().map(parse).transpose().map_err(|_| "a name server's address is none of IPv4")?;
+        *place = server.filter(|server| !(server.is_unspecified() || server.is_multicast() || server.is_broadcast()));
     }
     let address = Address { address: own, prefix: mask.leading_ones() as u8, gateway };
+    if !(Address { gateway: None, ..address }).is_valid() {
+        return Err("no host has this address in a network of this mask");
+    }
+    if !address.is_valid() {
+        return Err("the router is no other host of the address's network");
+    }
     Ok((Addressing::Fixed(address), Some(Lease { address, name_servers })))
+}
+
+/// Returns the mask of an address's class, which Linux takes if none is given.
+fn mask_of_class(address: Ipv4Addr) -> Ipv4Addr {
+    match address.octets()[0] {
+        0..128 => [255, 0, 0, 0],
+        128..192 => [255, 255, 0, 0],
+        _ => [255, 255, 255, 0],
+    }
+    .into()
 }
 
 /// Makes the contents of `/proc/net/pnp`: what was configured, in the form of `resolv.conf`, to which
@@ -110,7 +135,9 @@ mod tests {
             Ok((Addressing::Fixed(address), Some(lease)))
         };
         let router = Some([10, 0, 2, 2]);
-        assert_eq!(read(Some("10.0.2.15")), fixed(32, None, [None; 3]));
+        assert_eq!(read(Some("10.0.2.15")), fixed(8, None, [None; 3]));
+        assert_eq!(read(Some("10.0.2.15::0.0.0.0:255.255.255.0")), fixed(24, None, [None; 3]));
+        assert_eq!(read(Some("10.0.2.15:::::::0.0.0.0:255.255.255.255")), fixed(8, None, [None; 3]));
         assert_eq!(read(Some("10.0.2.15::10.0.2.2:255.255.255.0")), fixed(24, router, [None; 3]));
         let servers = [Some([10, 0, 2, 3]), Some([1, 1, 1, 1]), None];
         let whole = "10.0.2.15:10.0.2.9:10.0.2.2:255.255.0.0:host:eth0:off:10.0.2.3:1.1.1.1:pool";
@@ -124,6 +151,14 @@ mod tests {
             "10.0.2.15::::::dhcp",
             "::::::bootp",
             "10.0.2.15:::::::q",
+            "0.0.0.0",
+            "127.0.0.1",
+            "224.0.0.1",
+            "10.0.2.255:::255.255.255.0",
+            "10.0.2.15::10.0.2.15:255.255.255.0",
+            "10.0.2.15::10.0.3.1:255.255.255.0",
+            "10.0.2.15::224.0.0.1:255.255.255.0",
+            "10.0.2.15::255.255.255.255:0.0.0.0",
         ] {
             assert!(read(Some(wrong)).is_err(), "{wrong}");
         }
