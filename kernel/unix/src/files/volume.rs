@@ -1422,9 +1422,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             let sides = [present, &before].map(|side| (side.mode, side.owner, side.size, side.times[1], side.device));
             sides[0] == sides[1] && !self.made.may_have(inode.number)
         };
+        // No path would lead any more to what is mounted on it.
+        let is_covered =
+            |present: &Attributes| inode.mounting.load(Ordering::Acquire) == COVERED && present.is(kind::DIRECTORY);
         match present {
             // The mount has the root as long as it lasts.
-            Some(present) if inode.number == ROOT || is_same(&present) => inode.renew(present),
+            Some(present) if inode.number == ROOT || is_same(&present) || is_covered(&present) => inode.renew(present),
             _ if inode.number == ROOT => {}
             _ => {
                 inode.is_lost.store(true, Ordering::Relaxed);

@@ -662,6 +662,10 @@ mod tests {
             for (path, name) in names.iter_mut().zip(["bad", "old", "new"]) {
                 *path = text(program, &std::format!("/tmp/volume/{name}"));
             }
+            let [point, inside, kind] =
+                ["/tmp/volume/m", "/tmp/volume/m/file", "tmpfs"].map(|name| text(program, name));
+            let here = types::AT_FDCWD as usize;
+            assert_eq!(program.call(SystemCall::MakeDirectory, [here, point, 0o755]), Ok(0));
             for (name, byte) in [("bad", 5), ("old", 6)] {
                 let file = open(program, name, CREATED).unwrap();
                 program.write(page, &[byte; 4096]);
@@ -674,8 +678,12 @@ mod tests {
             let bad = disk.chunks(4096).position(|block| block.iter().all(|byte| *byte == 5)).unwrap() * 4096;
             replace_second(disk);
             assert_eq!(mount(program, 0), Ok(0));
+            // A directory that changes, and is covered.
+            assert_eq!(program.call(SystemCall::ChangeModeAt, [here, point, 0o700]), Ok(0));
+            assert_eq!(program.call(SystemCall::Mount, [kind, point, kind, 0, 0]), Ok(0));
+            let covering = program.call(SystemCall::Open, [here, inside, types::open::CREAT as usize, 0o644]).unwrap();
+            program.call(SystemCall::Close, [covering]).unwrap();
             // A new file perhaps gets the number of one that has gone.
-            let here = types::AT_FDCWD as usize;
             assert_eq!(program.call(SystemCall::Unlink, [here, names[1], 0]), Ok(0));
             program.sleep_ns(1_000_000);
             let (reader, file) = (open(program, "bad", 0).unwrap(), open(program, "new", CREATED).unwrap());
@@ -691,6 +699,11 @@ mod tests {
             // The names are those of the volume, and the file's pages are nobody else's.
             assert_eq!(program.call(SystemCall::StatusAt, [here, names[2], status, 0]), Err(Errno::ENOENT));
             assert_eq!(program.call(SystemCall::StatusAt, [here, names[1], status, 0]), Ok(0));
+            // It stays covered, and is as it was.
+            assert_eq!(program.call(SystemCall::StatusAt, [here, inside, status, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::Unmount, [point, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::StatusAt, [here, point, status, 0]), Ok(0));
+            assert_eq!(program.read_u32(status + 16) & 0o777, 0o755);
             while crate::files::volume::give_back() {}
             assert_eq!(program.call(SystemCall::ReadAt, [file, page, 4096, 0]), Err(Errno::EIO));
             assert_eq!(program.call(SystemCall::WriteAt, [file, page, 4096, 0]), Err(Errno::EIO));
