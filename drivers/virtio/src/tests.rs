@@ -294,7 +294,7 @@ fn two_stacks_talk_through_two_devices() {
             .map(|(device, last)| {
                 let address = Address { address: Ipv4Addr::new(10, 0, 0, last), prefix: 24, gateway: None };
                 let configuration = Configuration {
-                    address: Some(address),
+                    address: network::Addressing::Fixed(address),
                     seeds: network::Seeds { sequence_numbers: [last; 16], ..Default::default() },
                     ..Configuration::default()
                 };
