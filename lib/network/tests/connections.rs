@@ -889,17 +889,24 @@ fn small_writes_are_coalesced_unless_told_otherwise() {
 
 #[test]
 fn addresses_that_no_host_has_are_refused() {
-    let make = |address, prefix| {
-        let address = network::Addressing::Fixed(network::Address { address, prefix, gateway: Some(SERVER) });
+    let make = |address, prefix, gateway| {
+        let address = network::Addressing::Fixed(network::Address { address, prefix, gateway });
         Stack::new(NoLink, &Configuration { address, ..Configuration::default() }, SECOND).map(|stack| stack.address())
     };
     for prefix in [0, 24, 32, 33, 255] {
         let expected = if prefix <= 32 { Ok(Some(CLIENT)) } else { Err(Error::Invalid) };
-        assert_eq!(make(CLIENT, prefix), expected, "/{prefix}");
+        assert_eq!(make(CLIENT, prefix, None), expected, "/{prefix}");
     }
     let (loopback, many) = (Ipv4Addr::new(127, 1, 2, 3), Ipv4Addr::new(224, 0, 0, 1));
-    for address in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST, loopback, many, Ipv4Addr::BROADCAST] {
-        assert_eq!(make(address, 24), Err(Error::Invalid), "{address}");
+    let of_none = [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST, loopback, many, Ipv4Addr::BROADCAST];
+    for address in of_none {
+        assert_eq!(make(address, 24, Some(SERVER)), Err(Error::Invalid), "{address}");
+        assert_eq!(make(CLIENT, 0, Some(address)), Err(Error::Invalid), "by way of {address}");
+    }
+    assert_eq!(make(CLIENT, 24, Some(SERVER)), Ok(Some(CLIENT)));
+    // The router is another host of the same network.
+    for (gateway, prefix) in [(CLIENT, 24), (SERVER, 32), (Ipv4Addr::new(10, 0, 3, 1), 24)] {
+        assert_eq!(make(CLIENT, prefix, Some(gateway)), Err(Error::Invalid), "by way of {gateway}");
     }
 }
 
