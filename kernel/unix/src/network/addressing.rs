@@ -29,7 +29,7 @@ pub(super) fn of_boot_word(word: Option<&str>) -> Addressing {
         }
         Err(wrong) => {
             let word = word.unwrap_or("");
-            // Whoever has named an address does not want one of whoever answers.
+            // A typing error in an address must not leave the choice to whoever answers.
             let (addressing, instead) = match word.starts_with(|first: char| first.is_ascii_digit()) {
                 true => (Addressing::Nowhere, "there is no address"),
                 false => (Addressing::Leased, "the address is asked for by DHCP"),
