@@ -99,7 +99,7 @@ impl ScenarioLab<'_> {
         let mut configuration = self.context.configuration(&self.products, &machine, line);
         configuration.set_clock(boot.clock);
         if matches!(network, Network::Frames { .. }) && boot.clock == Clock::Host {
-            // Nobody there lends one.
+            // The emulated network lends none there.
             configuration.fix_network_address();
         }
         configuration.network = network;

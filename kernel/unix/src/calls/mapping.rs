@@ -493,8 +493,9 @@ async fn read_step(process: &Process, file: &OpenFile, buffer: UserBuffer, posit
 
     let mut registered = Registered(file, None);
     poll_fn(|cx| {
-        let attempt = file.object().poll_read_at(process, buffer, position, steps::waker_of(cx));
-        registered.1 = if attempt.is_pending() { steps::waker_of(cx).cloned() } else { None };
+        let waker = steps::waker_of(cx);
+        let attempt = file.object().poll_read_at(process, buffer, position, waker);
+        registered.1 = waker.filter(|_| attempt.is_pending()).cloned();
         attempt
     })
     .await

@@ -117,13 +117,12 @@ fn mount_volume(
     };
     find_path_on_volume(target, &parts.at, &mut parts.path_on_volume)?;
     let at = parts.at.clone();
-    let Some(device) = parts.device.clone() else {
+    if parts.device.is_none() {
         let device = source.look_up(LastLink::Follow)?;
         parts.device = Some(device.clone());
         let options = read_text(call, 4)?;
         return Err(source.wait_for(mounts::begin_volume(&at, &device, flags, &options, (account, payer))?));
-    };
-    drop(device);
+    }
     match source.answered() {
         Some(Ok(VolumeAnswer::Mounted(volume))) => {
             let root = volume.submit(account, payer, VolumeRequest::Root).inspect_err(|_| volume.end())?;
