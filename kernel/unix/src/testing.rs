@@ -247,10 +247,10 @@ impl RunningMachine {
             }
             if !is_stuck && (Machine::now() - start > PATIENCE || self.simulation.deadline(0).is_none()) {
                 is_stuck = true;
-                for id in process::FIRST + 1..process::accounts::MAXIMUM_PROCESSES as u32 * 2 {
-                    if let Some(process) = table::find(id) {
-                        process.end(Ending::Killed(9));
-                    }
+                let mut id = process::FIRST;
+                while let Some(process) = table::next_after(id) {
+                    id = process.id;
+                    process.end(Ending::Killed(9));
                 }
                 continue;
             }
