@@ -32,8 +32,8 @@ ENVIRONMENT
   CARGO_TARGET_DIR      where to build, as for cargo
   COPS_TOOLCHAIN        `rustup` or `debian`: build for the target with this toolchain and no other
   COPS_NO_INSTALL       if set, install nothing, only say what is missing
-  COPS_CACHE            where emulators are kept that `machine` has built, and packages that `linux` has fetched; the
-                        default is cops in the user's cache
+  COPS_CACHE            where emulators are kept that `machine` has built or `bench` has fetched, and packages that
+                        `linux` has fetched; the default is cops in the user's cache
 
 EXIT STATUS
   0  it worked      1  it did not: the message says what and what to do      2  wrong usage

@@ -4,6 +4,9 @@
 //! A built emulator lies in a cache of the user, under a name that follows from the patches and from the options of its
 //! configuration: clones of this tree on one host share it, and a changed patch is another emulator. It is put there in
 //! one step, when it is complete.
+//!
+//! Benchmarks by the host's clock want a [newer QEMU](of_benchmarks) than Debian 12 has: before version 8.1 it forgets
+//! all translations whenever a kernel opens user memory, which Linux does for each copy.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -12,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::apt::{Apt, Packages};
+use crate::apt::{self, Apt, Packages};
 use crate::board::{Board, Variant};
 use crate::children::{self, Child, Ending};
 use crate::context::Context;
@@ -53,6 +56,12 @@ const CONFIGURATION: [&str; 8] = [
     "--firmwarepath=/usr/share/qemu",
 ];
 
+/// The first QEMU that keeps its translations when a kernel opens user memory.
+const OF_BENCHMARKS: [u32; 2] = [8, 1];
+
+/// The part of Debian's archive with newer programs for [`SUITE`], and the package there with the program.
+const NEWER: (&str, &str) = ("bookworm-backports", "qemu-system-riscv");
+
 /// Number of last lines that are shown of a step that fails.
 const LAST_LINES: usize = 30;
 
@@ -77,6 +86,70 @@ pub fn is_there(context: &Context, machine: Variant, toolchain: &Toolchain) -> b
         println!("note: left out: {error}");
     }
     found.is_ok()
+}
+
+/// Returns the QEMU for benchmarks by the host's clock: the host's if that is new enough, and otherwise one of Debian's
+/// backports, which is fetched into the cache once. If none can be had, a line says so, and it is the host's.
+pub fn of_benchmarks(context: &Context, qemu: &Path) -> PathBuf {
+    if toolchain::is_version(qemu, OF_BENCHMARKS) {
+        return qemu.to_path_buf();
+    }
+    newer(&context.progress, &context.board.qemu.program).unwrap_or_else(|error| {
+        println!("note: figures by the host's clock are of an old QEMU, which favours COPS beside Linux: {error:#}");
+        qemu.to_path_buf()
+    })
+}
+
+/// Returns the program of Debian's backports, and fetches it unless the cache has it.
+fn newer(progress: &Progress, name: &str) -> Result<PathBuf> {
+    let (suite, package) = NEWER;
+    let directory = cache()?.join(format!("qemu-{suite}"));
+    let program = directory.join(name);
+    if program.exists() {
+        return Ok(program);
+    }
+    if !toolchain::is_release_of_debian(SUITE) {
+        bail!("install QEMU 8.1 or later");
+    }
+    remove_leftovers(&directory);
+    // Beside its place, so that the last step is a renaming.
+    let work = directory.with_extension(format!("part-{}", std::process::id()));
+    let fetched = fetch_newer(progress, suite, package, name, &work);
+    let kept = fetched.and_then(|fetched| {
+        std::fs::create_dir_all(&directory)?;
+        std::fs::rename(&fetched, &program).with_context(|| format!("cannot keep {}", program.display()))
+    });
+    let _ = std::fs::remove_dir_all(&work);
+    kept.map(|()| program)
+}
+
+/// Fetches a package and unpacks it in a new directory. Returns the program, which starts on this host.
+fn fetch_newer(progress: &Progress, suite: &str, package: &str, name: &str, work: &Path) -> Result<PathBuf> {
+    std::fs::create_dir_all(work).with_context(|| format!("cannot make {}", work.display()))?;
+    let activity = progress.start(format!("Fetching a newer QEMU from Debian ({suite})"));
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => bail!("there is no package for {other}; install QEMU 8.1 or later"),
+    };
+    let apt = Apt::new(work, suite, Packages::Programs(architecture))?;
+    apt.update()?;
+    activity.detail(package);
+    apt.run("apt-get", &["download", package])?;
+    let mut entries = std::fs::read_dir(work)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let file = entries
+        .find(|file| file.extension().is_some_and(|extension| extension == "deb"))
+        .context("apt-get has downloaded nothing")?;
+    let root = work.join("root");
+    let mut unpack = children::command("dpkg-deb");
+    unpack.arg("--extract").arg(&file).arg(&root);
+    apt::output(unpack, "unpacking QEMU")?;
+    let program = root.join("usr/bin").join(name);
+    if !toolchain::is_version(&program, OF_BENCHMARKS) {
+        bail!("{} does not start on this host; install QEMU 8.1 or later", name);
+    }
+    activity.finish(toolchain::version_of(&program).unwrap_or_default().lines().next().unwrap_or("done"));
+    Ok(program)
 }
 
 /// Builds the emulator of a machine unless the cache has it, and prints its path.
@@ -273,6 +346,22 @@ mod tests {
         for machine in [Variant::Aia, Variant::Plic] {
             assert_eq!(program(&board(), machine, qemu).unwrap(), qemu);
         }
+    }
+
+    /// A program that says its version, as QEMU does.
+    #[test]
+    fn an_emulator_that_is_new_enough_is_the_one_of_benchmarks() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = std::env::temp_dir().join(format!("xtask-newer-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        for (version, is_new) in [("8.1.0", true), ("10.0.2 (Debian 1:10.0.2)", true), ("7.2.22", false)] {
+            let program = directory.join("qemu");
+            std::fs::write(&program, format!("#!/bin/sh\necho 'QEMU emulator version {version}'\n")).unwrap();
+            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+            assert_eq!(toolchain::is_version(&program, OF_BENCHMARKS), is_new, "{version}");
+        }
+        assert!(!toolchain::is_version(&directory.join("missing"), OF_BENCHMARKS));
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

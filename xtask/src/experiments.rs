@@ -37,6 +37,7 @@ use crate::board::{Clock, Configuration};
 use crate::build::Products;
 use crate::cli;
 use crate::context::{Context, Need, command_line};
+use crate::emulator;
 use crate::guest::{self, Echo, FailureKind, Forward, Guest};
 use crate::ipc;
 use crate::linux::{self, DebianKernel};
@@ -222,7 +223,8 @@ impl<'a> Lab<'a> {
     }
 
     fn of(context: &'a Context, quick: bool, way: Option<Way>) -> Result<Lab<'a>> {
-        let (toolchain, products) = context.build(Need::Boot)?;
+        let (mut toolchain, products) = context.build(Need::Boot)?;
+        toolchain.qemu = emulator::of_benchmarks(context, &toolchain.qemu);
         Ok(Lab {
             context,
             quick,

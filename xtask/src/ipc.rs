@@ -56,7 +56,10 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     let (mut lines, mut machines) = (Vec::new(), Vec::new());
     for (name, variant, harts, clock) in BOOTS {
         let machine = cli::Machine { harts: Some(harts), memory: None, machine: Some(variant), user_interrupts: None };
-        let (toolchain, products) = context.build_root_task(context.variation(&machine), PROGRAM)?;
+        let (mut toolchain, products) = context.build_root_task(context.variation(&machine), PROGRAM)?;
+        if clock == Clock::Host {
+            toolchain.qemu = emulator::of_benchmarks(context, &toolchain.qemu);
+        }
         if !emulator::is_there(context, variant, &toolchain) {
             continue;
         }

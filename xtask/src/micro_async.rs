@@ -11,6 +11,7 @@ use crate::board::{Clock, Variant};
 use crate::build::{Harts, Variation};
 use crate::cli;
 use crate::context::Context;
+use crate::emulator;
 use crate::guest::{Echo, Guest};
 
 /// The root task that measures.
@@ -80,7 +81,10 @@ pub fn measure(context: &Context, machine: Option<Variant>) -> Result<(Vec<Strin
     let mut all = Vec::new();
     for (harts, clock) in BOOTS {
         let kind = if harts == 1 { Harts::One } else { Harts::Several };
-        let (toolchain, mut products) = context.build_microkernel(Variation::new(kind))?;
+        let (mut toolchain, mut products) = context.build_microkernel(Variation::new(kind))?;
+        if clock == Clock::Host {
+            toolchain.qemu = emulator::of_benchmarks(context, &toolchain.qemu);
+        }
         products.initramfs = context.workspace.products().join(PROGRAM);
         let machine = cli::Machine { harts: Some(harts), memory: None, machine: Some(variant), user_interrupts: None };
         let mut configuration = context.configuration(&products, &machine, String::new());

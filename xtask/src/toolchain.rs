@@ -530,6 +530,11 @@ fn said_by(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Returns whether a program starts, and has at least this version.
+pub fn is_version(program: &Path, minimum: [u32; 2]) -> bool {
+    version_of(program).is_some_and(|text| is_at_least(&text, minimum))
+}
+
 /// Returns whether a program's output names at least this version.
 fn is_at_least(text: &str, minimum: [u32; 2]) -> bool {
     first_version(text).is_some_and(|version| version >= minimum)
@@ -546,11 +551,21 @@ fn first_version(text: &str) -> Option<[u32; 2]> {
     })
 }
 
+/// Returns whether this host has this release of Debian.
+pub fn is_release_of_debian(name: &str) -> bool {
+    std::fs::read_to_string("/etc/os-release")
+        .is_ok_and(|text| value_of("ID", &text) == "debian" && value_of("VERSION_CODENAME", &text) == name)
+}
+
 fn is_debian(os_release: &str) -> bool {
-    let value = |key: &str| {
-        os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or("").trim_matches('"')
-    };
-    value("ID") == "debian" || value("ID_LIKE").split_whitespace().any(|name| name == "debian")
+    value_of("ID", os_release) == "debian"
+        || value_of("ID_LIKE", os_release).split_whitespace().any(|name| name == "debian")
+}
+
+/// Returns a variable's value in the text of os-release(5).
+fn value_of<'a>(key: &str, os_release: &'a str) -> &'a str {
+    let values = os_release.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    values.last().unwrap_or("").trim_matches('"')
 }
 
 /// Returns whether QEMU finds the firmware of `-bios default`, or would find it if it were there.
@@ -688,6 +703,15 @@ mod tests {
             decide(&elsewhere, Some(Installation::Debian)),
             Decision::Impossible(vec![format!("on Debian 12: {apt}")])
         );
+    }
+
+    #[test]
+    fn variables_of_the_release_are_whole_words() {
+        let text = "ID_LIKE=\"ubuntu debian\"\nVERSION_CODENAME=bookworm\nID=mint\n";
+        assert_eq!(value_of("ID", text), "mint");
+        assert_eq!(value_of("VERSION_CODENAME", text), "bookworm");
+        assert_eq!(value_of("VERSION", text), "");
+        assert!(is_debian(text) && !is_debian("ID=fedora"));
     }
 
     #[test]
