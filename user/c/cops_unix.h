@@ -167,9 +167,11 @@
 #define COPS_SYS_madvise 233
 #define COPS_SYS_rt_tgsigqueueinfo 240
 #define COPS_SYS_accept4 242
+#define COPS_SYS_recvmmsg 243
 #define COPS_SYS_wait4 260
 #define COPS_SYS_prlimit64 261
 #define COPS_SYS_syncfs 267
+#define COPS_SYS_sendmmsg 269
 #define COPS_SYS_renameat2 276
 #define COPS_SYS_getrandom 278
 #define COPS_SYS_memfd_create 279

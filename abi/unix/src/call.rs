@@ -521,6 +521,11 @@ system_calls! {
     SignalQueueThread = 240 rt_tgsigqueueinfo(process: Number, thread: Number, signal: Number, information: Input) Never;
     /// Takes a connection as `accept` does, with flags for the new descriptor.
     AcceptWith = 242 accept4(descriptor: Descriptor, address: Output, size: Output, flags: Number) Possible;
+    /// Receives up to `count` messages (1,024 at most), as `recvmsg` does, into an array of `struct mmsghdr`, each of
+    /// which gets the length of its message; returns their number. With `MSG_WAITFORONE` it waits for the first one
+    /// only. The time limit, in which the rest is left, is looked at after each message. A failure after the first
+    /// message is left for the next call.
+    ReceiveMessages = 243 recvmmsg(descriptor: Descriptor, messages: Output, count: Number, flags: Number, timeout: Output) Possible;
     /// Waits for a child to end; takes its status. -1 is any child, 0 any of the caller's process group, a negative
     /// number any of the group of that number.
     Wait = 260 wait4(process: Number, status: Output, options: Number, usage: Output) Possible;
@@ -530,6 +535,9 @@ system_calls! {
     ProcessLimit = 261 prlimit64(process: Number, resource: Number, new: Input, old: Output) Never;
     /// Does nothing, as `sync`.
     SynchroniseFileSystem = 267 syncfs(descriptor: Descriptor) Never;
+    /// Sends up to `count` messages (1,024 at most), as `sendmsg` does, from an array of `struct mmsghdr`, each of
+    /// which gets the number of bytes that were sent; returns their number, unless the first one failed.
+    SendMessages = 269 sendmmsg(descriptor: Descriptor, messages: Output, count: Number, flags: Number) Possible;
     /// Renames a file or directory. `EBUSY` also if both directories are hundreds deep and others are moved meanwhile,
     /// again and again.
     Rename = 276 renameat2(old_directory: Descriptor, old: Path, new_directory: Descriptor, new: Path, flags: Number) Never;
@@ -675,6 +683,8 @@ mod tests {
             ("socket", 198),
             ("mmap", 222),
             ("accept4", 242),
+            ("recvmmsg", 243),
+            ("sendmmsg", 269),
             ("wait4", 260),
             ("prlimit64", 261),
             ("getrandom", 278),

@@ -327,12 +327,15 @@ pub mod socket_option {
     pub const SO_ACCEPTCONN: u32 = 30;
     pub const SO_PROTOCOL: u32 = 38;
     pub const SO_DOMAIN: u32 = 39;
+    pub const IPPROTO_IP: u32 = 0;
+    /// Level `IPPROTO_IP`: report every failure that the network tells of.
+    pub const IP_RECVERR: u32 = 11;
     pub const IPPROTO_TCP: u32 = 6;
     pub const IPPROTO_UDP: u32 = 17;
     pub const TCP_NODELAY: u32 = 1;
 }
 
-/// Flags of `sendto`, `recvfrom`, `sendmsg` and `recvmsg`.
+/// Flags of `sendto`, `recvfrom`, `sendmsg`, `recvmsg`, `sendmmsg` and `recvmmsg`.
 #[allow(missing_docs)]
 pub mod message {
     pub const PEEK: u32 = 2;
@@ -343,6 +346,8 @@ pub mod message {
     pub const DONTWAIT: u32 = 0x40;
     pub const WAITALL: u32 = 0x100;
     pub const NOSIGNAL: u32 = 0x4000;
+    /// `recvmmsg`: wait for the first message only.
+    pub const WAITFORONE: u32 = 0x1_0000;
     pub const CMSG_CLOEXEC: u32 = 0x4000_0000;
     /// Kinds of control messages of the level `SOL_SOCKET`: open files.
     pub const SCM_RIGHTS: u32 = 1;
@@ -379,6 +384,9 @@ impl MessageHeader {
     pub const NAME_LENGTH: usize = 8;
     /// Offset of the length of the control messages, behind which the flags are.
     pub const CONTROL_LENGTH: usize = 40;
+    /// Bytes of the structure in an array of several messages (`struct mmsghdr`), where the length of the message is
+    /// behind it.
+    pub const SIZE_IN_ARRAY: usize = 64;
 
     /// Reads the bytes as they lie in memory.
     pub fn from_bytes(bytes: [u8; Self::SIZE]) -> MessageHeader {

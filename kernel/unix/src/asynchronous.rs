@@ -1,6 +1,7 @@
 //! Calls that cannot be done at once: the call as a value, the tables of calls in flight, request rings and their
 //! handlers, and the user interrupts that announce results to a process.
 
+pub(crate) mod batch;
 pub(crate) mod in_flight;
 pub(crate) mod input;
 pub(crate) mod messages;

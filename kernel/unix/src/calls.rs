@@ -328,6 +328,8 @@ fn decode_other(call: Call<'_>) -> Decoding {
         SocketPair => messages::pair(call),
         SendMessage => messages::send(call),
         ReceiveMessage => messages::receive(call),
+        SendMessages => messages::send_several(call),
+        ReceiveMessages => messages::receive_several(call),
         Bind => sockets::bind(call),
         Listen => sockets::listen(call),
         Accept => sockets::accept(call),

@@ -807,6 +807,20 @@ impl<L: Link> Stack<L> {
         }
     }
 
+    /// Sets whether failures that the network reports are those of datagrams to any receiver, or only of those to the
+    /// connected end. Reports of strangers are believed as far as they name the socket's port.
+    #[doc(alias = "IP_RECVERR")]
+    pub fn set_datagram_reports(&mut self, id: DatagramId, reports_all: bool) -> Result<(), Error> {
+        self.host.datagram(id)?.reports_all = reports_all;
+        Ok(())
+    }
+
+    /// Takes the failure of a datagram socket, if it was not reported yet (`SO_ERROR`).
+    #[doc(alias = "SO_ERROR")]
+    pub fn take_datagram_failure(&mut self, id: DatagramId) -> Result<Option<Error>, Error> {
+        Ok(self.host.datagram(id)?.failure.take())
+    }
+
     /// Registers a waker as [`register`](Self::register) does, for a datagram socket.
     pub fn udp_register(&mut self, id: DatagramId, interest: Interest, waker: &Waker) -> Result<(), Error> {
         Ok(self.host.datagram(id)?.waiters(interest).register(waker)?)

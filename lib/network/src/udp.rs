@@ -87,6 +87,8 @@ pub(crate) struct Datagrams {
     pub(crate) arrived: PacketBuffer<'static, SocketAddrV4>,
     pub(crate) departing: Option<SocketSet<'static>>,
     pub(crate) failure: Option<Error>,
+    /// Whether failures are reported for datagrams to any receiver, and not only for those to the connected end.
+    pub(crate) reports_all: bool,
     pub(crate) receivers: Waiters,
     pub(crate) senders: Waiters,
     /// Task that waits for input.
@@ -106,6 +108,7 @@ impl Datagrams {
             ),
             departing: None,
             failure: None,
+            reports_all: false,
             receivers: Waiters::default(),
             senders: Waiters::default(),
             reader: Reader::NOBODY,
@@ -312,7 +315,7 @@ impl Host {
             // The report of an unreachable port, without the packets.
             None => {
                 let socket = self.datagram(id)?;
-                if socket.remote == Some(to) {
+                if socket.remote == Some(to) || socket.reports_all {
                     socket.failure = Some(Error::Refused);
                     socket.receivers.wake_all();
                 }
@@ -354,12 +357,20 @@ impl Host {
         let index = self
             .datagram_table
             .find(Key::new(local, remote))
-            .or_else(|| self.datagram_table.find(Key::new(anywhere, remote)));
+            .or_else(|| self.datagram_table.find(Key::new(anywhere, remote)))
+            .or_else(|| self.find_reporting(Key::only_local(local)))
+            .or_else(|| self.find_reporting(Key::only_local(anywhere)));
         if let Some(socket) = index.and_then(|index| self.datagrams.get_mut(index)) {
             socket.failure = Some(Error::Refused);
             socket.receivers.wake_all();
             socket.senders.wake_all();
         }
+    }
+
+    /// Returns the socket with this key, without a peer, that reports failures of all of its datagrams.
+    fn find_reporting(&self, key: Key) -> Option<u32> {
+        let index = self.datagram_table.find(key)?;
+        self.datagrams.get(index).filter(|socket| socket.reports_all).map(|_| index)
     }
 
     /// Lets a socket send stored datagrams. Returns their number, and at least one.

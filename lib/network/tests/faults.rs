@@ -682,6 +682,15 @@ fn datagrams_cross_the_wire() {
     net.client.udp_send_with(client, None, 1, |_| ()).unwrap();
     net.settle();
     assert_eq!(net.client.udp_receive_with(client, |_, _| ()), Err(Error::Refused));
+    // Without a peer only if it asks for that.
+    net.client.udp_connect(client, None).unwrap();
+    for (reports_all, failure) in [(false, None), (true, Some(Error::Refused))] {
+        net.client.set_datagram_reports(client, reports_all).unwrap();
+        net.client.udp_send_with(client, Some(SocketAddrV4::new(SERVER, 54)), 1, |_| ()).unwrap();
+        net.settle();
+        assert_eq!(net.client.take_datagram_failure(client), Ok(failure));
+        assert_eq!(net.client.take_datagram_failure(client), Ok(None));
+    }
     // A full buffer of the receiver loses datagrams, one of the sender makes it wait.
     for _ in 0..100 {
         if net.server.udp_send_with(server, Some(SocketAddrV4::new(CLIENT, 9)), 1000, |_| ()) == Ok(Sent::Full) {

@@ -98,6 +98,11 @@ impl MessageToSend {
         &self.file
     }
 
+    /// Returns the number of bytes to be sent.
+    pub(crate) fn length(&self) -> usize {
+        length_of(&self.buffers)
+    }
+
     /// Returns the number of bytes that were sent.
     pub(crate) fn sent(&self) -> usize {
         self.sent

@@ -17,6 +17,7 @@ use abi_unix::{Counter, Errno, SystemCall};
 use hal_api::Machine as _;
 use platform::Machine;
 
+use crate::asynchronous::batch::MessageBatch;
 use crate::asynchronous::input;
 use crate::asynchronous::messages::{MessageToReceive, MessageToSend, must_not_wait};
 use crate::asynchronous::relay::Relay;
@@ -132,6 +133,8 @@ pub(crate) enum Operation {
     SendMessage(Box<MessageToSend>),
     /// Receive a message into several buffers.
     ReceiveMessage(Box<MessageToReceive>),
+    /// Send or receive several messages.
+    Messages(Box<MessageBatch>),
     /// Control a device.
     Control { file: Arc<OpenFile>, command: u32, argument: usize },
     /// Sleep until a tick.
@@ -238,6 +241,7 @@ impl Operation {
             }
             Operation::SendMessage(sending) => sending.poll(caller, waker),
             Operation::ReceiveMessage(receiving) => receiving.poll(caller, &process.descriptors, waker),
+            Operation::Messages(batch) => batch.poll(process, waker),
             Operation::Control { file, command, argument } => file.object().control(caller, *command, *argument, waker),
             Operation::Sleep { deadline, alarm } => {
                 if Machine::now() >= *deadline {
@@ -296,6 +300,7 @@ impl Operation {
             Operation::Receive { .. } => SystemCall::ReceiveFrom,
             Operation::SendMessage(_) => SystemCall::SendMessage,
             Operation::ReceiveMessage(_) => SystemCall::ReceiveMessage,
+            Operation::Messages(batch) => batch.call(),
             Operation::Control { .. } => SystemCall::DeviceControl,
             Operation::Sleep { .. } => SystemCall::Sleep,
             Operation::WaitChild { .. } => SystemCall::Wait,
@@ -317,6 +322,7 @@ impl Operation {
             Operation::Long(..) => true,
             Operation::Open(opening) => !opening.waits(),
             Operation::ReceiveMessage(receiving) => receiving.must_be_completed(),
+            Operation::Messages(batch) => batch.must_be_completed(),
             _ => false,
         }
     }
@@ -342,7 +348,7 @@ impl Operation {
             Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
             // They answer themselves.
             Operation::Relay(_) | Operation::Splice(_) | Operation::Lock(_) | Operation::Open(_) => false,
-            Operation::SendMessage(_) | Operation::ReceiveMessage(_) => false,
+            Operation::SendMessage(_) | Operation::ReceiveMessage(_) | Operation::Messages(_) => false,
         }
     }
 
@@ -365,6 +371,7 @@ impl Operation {
             Operation::Splice(splice) if splice.done() > 0 => Ok(splice.done()),
             Operation::SendMessage(sending) if sending.sent() > 0 => Ok(sending.sent()),
             Operation::ReceiveMessage(receiving) if receiving.received() > 0 => Ok(receiving.received()),
+            Operation::Messages(batch) if batch.done() > 0 => Ok(batch.done()),
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
             // The waking thread counts on this wake-up.
             Operation::Futex(wait) if wait.was_woken_before_its_end() => Ok(0),
@@ -380,6 +387,8 @@ impl Operation {
             Operation::Sleep { .. }
                 | Operation::WaitChild { .. }
                 | Operation::Lock(_)
+                // The next message may be done before the waker of this one was taken out.
+                | Operation::Messages(_)
                 | Operation::Futex(_)
                 | Operation::Epoll(_)
                 | Operation::PollFiles(_)
@@ -407,6 +416,7 @@ impl Operation {
             // As transfers of a disk.
             Operation::Synchronise { .. } => false,
             Operation::ReceiveMessage(receiving) => !receiving.must_be_completed(),
+            Operation::Messages(batch) => !batch.must_be_completed(),
             Operation::Open(opening) => opening.waits(),
             Operation::Relay(relay) => !relay.output().never_waits(),
             _ => true,
@@ -443,6 +453,7 @@ impl Operation {
             Operation::Splice(splice) => splice.forget(waker),
             Operation::SendMessage(sending) => sending.file().object().forget_writer(waker),
             Operation::ReceiveMessage(receiving) => receiving.file().object().forget_reader(waker),
+            Operation::Messages(batch) => batch.forget(waker),
             Operation::Sleep { alarm, .. } => {
                 if let Some(alarm) = alarm.take() {
                     time::clear(alarm);

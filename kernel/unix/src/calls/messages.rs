@@ -3,23 +3,26 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use abi_unix::Errno;
 use abi_unix::authority::Act;
 use abi_unix::types::{self, MessageHeader, SocketAddress, message, socket_option};
+use abi_unix::{Errno, SystemCall};
 use filesystem::Access;
+use spin::Mutex;
 
+use crate::asynchronous::batch::{BatchMessage, BatchOwner, MessageBatch};
 use crate::asynchronous::messages::{CONTROL_HEADER, MessageOut, MessageToReceive, MessageToSend};
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, kept};
 use crate::calls::files::add_two;
 use crate::calls::sockets::{address_in, address_out};
 use crate::calls::transfers::vector;
+use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
 use crate::files::local_socket::LocalSocket;
 use crate::files::sent_files::SentFiles;
 use crate::network::socket::Socket;
 use crate::process::Process;
-use crate::process::user::{Buffers, UserBuffer};
+use crate::process::user::{Buffers, Caller, UserBuffer, read_time};
 
 /// Most bytes of control messages.
 const LONGEST_CONTROL: usize = 8192;
@@ -96,10 +99,26 @@ pub(super) fn receive_as_message(call: Call<'_>, file: Arc<OpenFile>) -> Decodin
 /// Performs `sendmsg`.
 #[inline(never)]
 pub(super) fn send(call: Call<'_>) -> Decoding {
-    let (process, flags) = (call.process(), call.unsigned(2));
     let file = call.file(0)?;
     require_socket(&file)?;
-    let (header, buffers) = read_header(&call)?;
+    let sending = to_send(call.process(), file, call.address(1), call.unsigned(2))?;
+    Ok(Operation::SendMessage(kept(sending)).into())
+}
+
+/// Performs `sendmmsg`.
+#[inline(never)]
+pub(super) fn send_several(call: Call<'_>) -> Decoding {
+    call.admitted()?;
+    let file = call.file(0)?;
+    require_socket(&file)?;
+    let count = call.unsigned(2) as usize;
+    let batch = MessageBatch::new(call.number, file, call.address(1), count).with_flags(call.unsigned(3));
+    Ok(Operation::Messages(kept(batch)).into())
+}
+
+/// Reads the message at an address, to be sent.
+fn to_send(process: &Process, file: Arc<OpenFile>, at: usize, flags: u32) -> Result<MessageToSend, Errno> {
+    let (header, buffers) = read_header(process, at)?;
     if flags & !SENDING != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
@@ -112,23 +131,67 @@ pub(super) fn send(call: Call<'_>) -> Decoding {
     };
     let files = match (header.control, header.control_length) {
         (0, _) | (_, 0) => None,
-        (address, length) => read_control(call.admitted()?, address as usize, length)?,
+        (address, length) => {
+            process.account.admit()?;
+            read_control(process, address as usize, length)?
+        }
     };
-    Ok(Operation::SendMessage(kept(MessageToSend::new(file, buffers, flags, address, files))).into())
+    Ok(MessageToSend::new(file, buffers, flags, address, files))
 }
 
 /// Performs `recvmsg`.
 #[inline(never)]
 pub(super) fn receive(call: Call<'_>) -> Decoding {
-    let flags = call.unsigned(2);
     let file = call.file(0)?;
     require_socket(&file)?;
-    let (header, buffers) = read_header(&call)?;
+    let receiving = to_receive(call.process(), file, call.address(1), call.unsigned(2))?;
+    Ok(Operation::ReceiveMessage(kept(receiving)).into())
+}
+
+/// Performs `recvmmsg`.
+#[inline(never)]
+pub(super) fn receive_several(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    let limit = match call.address(4) {
+        0 => None,
+        address => Some((read_time(&**process, address)?, address)),
+    };
+    let file = call.file(0)?;
+    require_socket(&file)?;
+    let count = call.unsigned(2) as usize;
+    let batch = MessageBatch::new(call.number, file, call.address(1), count).with_flags(call.unsigned(3));
+    let batch = match limit {
+        Some((limit_ns, address)) => batch.with_limit(limit_ns, address),
+        None => batch,
+    };
+    Ok(Operation::Messages(kept(batch)).into())
+}
+
+/// Reads the header at an address of a message to be received.
+fn to_receive(process: &Process, file: Arc<OpenFile>, at: usize, flags: u32) -> Result<MessageToReceive, Errno> {
+    let (header, buffers) = read_header(process, at)?;
     if flags & !RECEIVING != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let out = MessageOut::Header(call.address(1), header);
-    Ok(Operation::ReceiveMessage(kept(MessageToReceive::new(file, buffers, flags, out))).into())
+    let out = MessageOut::Header(at, header);
+    Ok(MessageToReceive::new(file, buffers, flags, out))
+}
+
+impl BatchOwner for Arc<Process> {
+    fn caller(&self) -> &dyn Caller {
+        &**self
+    }
+
+    fn descriptors(&self) -> &Mutex<Descriptors> {
+        &self.descriptors
+    }
+
+    fn begin(&self, call: SystemCall, file: Arc<OpenFile>, at: usize, flags: u32) -> Result<BatchMessage, Errno> {
+        Ok(match call {
+            SystemCall::SendMessages => BatchMessage::Send(kept(to_send(self, file, at, flags)?)),
+            _ => BatchMessage::Receive(kept(to_receive(self, file, at, flags)?)),
+        })
+    }
 }
 
 fn require_socket(file: &OpenFile) -> Result<(), Errno> {
@@ -136,16 +199,16 @@ fn require_socket(file: &OpenFile) -> Result<(), Errno> {
 }
 
 /// Reads the header of a message, once, and the list of its buffers.
-fn read_header(call: &Call<'_>) -> Result<(MessageHeader, Buffers), Errno> {
+fn read_header(process: &Process, at: usize) -> Result<(MessageHeader, Buffers), Errno> {
     let mut bytes = [0; MessageHeader::SIZE];
-    call.process().copy_in(call.address(1), &mut bytes)?;
+    process.copy_in(at, &mut bytes)?;
     let header = MessageHeader::from_bytes(bytes);
     if header.name_length > i32::MAX as u32 {
         return Err(Errno::EINVAL);
     }
     // Linux's answer to a list that is too long is another one here than for `readv`.
     let count = usize::try_from(header.count).ok().filter(|count| *count <= super::transfers::MOST_BUFFERS);
-    let buffers = vector(call.process(), header.buffers as usize, count.ok_or(Errno::EMSGSIZE)?)?;
+    let buffers = vector(process, header.buffers as usize, count.ok_or(Errno::EMSGSIZE)?)?;
     Ok((header, buffers))
 }
 
@@ -206,8 +269,6 @@ fn parse_control(process: &Process, control: &[u8], files: &mut Vec<Arc<OpenFile
 
 #[cfg(test)]
 mod tests {
-    use abi_unix::SystemCall;
-
     use super::*;
     use crate::testing::{Program, run};
 

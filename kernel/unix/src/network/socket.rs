@@ -69,6 +69,11 @@ fn address(endpoint: SocketAddrV4) -> SocketAddress {
     SocketAddress { address: endpoint.ip().octets(), port: endpoint.port() }
 }
 
+/// Returns the value of `SO_ERROR` for this failure.
+fn number_of(failure: Option<Error>) -> u32 {
+    failure.map_or(0, |failure| errno::Errno::number(errno_of(failure)) as u32)
+}
+
 enum SocketState {
     /// A stream socket without a role yet.
     Fresh(Option<BindingId>),
@@ -138,6 +143,8 @@ struct Inner {
     _share: Option<DatagramShare>,
     tcp: TcpOptions,
     sharing: Sharing,
+    /// Whether a datagram socket reports failures of all of its datagrams (`IP_RECVERR`).
+    reports_all: bool,
     linger_abort: bool,
     linger: (u32, u32),
 }
@@ -156,7 +163,8 @@ pub(crate) struct Socket {
 impl Socket {
     fn new(kind: u32, state: SocketState, tcp: TcpOptions, owner: ShareOwner, share: Option<DatagramShare>) -> Socket {
         let sharing = Sharing::Exclusive;
-        let inner = Inner { state, _share: share, tcp, sharing, linger_abort: false, linger: (0, 0) };
+        let inner =
+            Inner { state, _share: share, tcp, sharing, reports_all: false, linger_abort: false, linger: (0, 0) };
         Socket { kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
     }
 
@@ -200,11 +208,13 @@ impl Socket {
                 inner.state = SocketState::Fresh(Some(binding));
             }
             SocketState::Datagram(old) => {
+                let reports_all = inner.reports_all;
                 let new = with_stack(|stack, _| {
                     if stack.udp_local_endpoint(old)?.port() != 0 && stack.udp_remote_endpoint(old)?.is_some() {
                         return Err(Error::Invalid);
                     }
                     let new = stack.udp_bind(endpoint(to), &DatagramOptions::default())?;
+                    stack.set_datagram_reports(new, reports_all)?;
                     stack.udp_close(old)?;
                     Ok(new)
                 })?;
@@ -486,6 +496,9 @@ impl Socket {
             (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
                 inner.tcp.coalescing = if number != 0 { Coalescing::None } else { Coalescing::Nagle };
             }
+            (option::IPPROTO_IP, option::IP_RECVERR) if self.kind == types::SOCK_DGRAM => {
+                inner.reports_all = number != 0
+            }
             _ => return Err(Errno::ENOPROTOOPT),
         }
         // Options that can change on a living connection take effect there too; buffer sizes hold for the next
@@ -497,7 +510,8 @@ impl Socket {
                 stack.set_keepalive(id, options.keepalive, now)
             })?,
             SocketState::Listening(id) => with_stack(|stack, _| stack.set_listener_options(id, &options))?,
-            _ => {}
+            SocketState::Datagram(id) => with_stack(|stack, _| stack.set_datagram_reports(id, inner.reports_all))?,
+            SocketState::Fresh(_) => {}
         }
         Ok(0)
     }
@@ -525,10 +539,11 @@ impl Socket {
                 inner.linger.0
             }
             (option::SOL_SOCKET, option::SO_ERROR) => match inner.state {
-                SocketState::Connected(id) => with_stack(|stack, _| stack.take_failure(id))?
-                    .map_or(0, |failure| errno::Errno::number(errno_of(failure)) as u32),
-                _ => 0,
+                SocketState::Connected(id) => number_of(with_stack(|stack, _| stack.take_failure(id))?),
+                SocketState::Datagram(id) => number_of(with_stack(|stack, _| stack.take_datagram_failure(id))?),
+                SocketState::Fresh(_) | SocketState::Listening(_) => 0,
             },
+            (option::IPPROTO_IP, option::IP_RECVERR) if self.kind == types::SOCK_DGRAM => inner.reports_all as u32,
             (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
                 (inner.tcp.coalescing == Coalescing::None) as u32
             }
