@@ -20,6 +20,7 @@ pub(crate) mod job_control;
 pub(crate) mod line_discipline;
 pub(crate) mod local_socket;
 pub(crate) mod locks;
+pub(crate) mod machine_end;
 pub(crate) mod mounts;
 pub(crate) mod owners;
 pub(crate) mod pipe;

@@ -40,6 +40,7 @@ use hal_api::{Machine as _, Status};
 use platform::{Machine, Platform, println};
 
 use crate::asynchronous::user_interrupts;
+use crate::files::machine_end::{self, MachineEnd};
 use crate::files::mounts::{self, AtStart};
 use crate::files::tree::{self, DeviceTree};
 use crate::files::{cleaning, console, remains, root};
@@ -86,8 +87,7 @@ pub fn start(platform: &'static Platform, parts: Parts) -> ! {
     executor::spawn_for_kernel(Priority::DEFAULT, async move {
         if let Err(reason) = begin(line, &path, arguments).await {
             println!("{reason}");
-            files::volume::leave_disks(process::accounts::Account::first(), 0).await;
-            shut_down(Status::Failure(1));
+            return machine_end::begin(MachineEnd::Failed);
         }
         standstill::start();
     });

@@ -85,7 +85,7 @@ pub(crate) fn boot_word<'a>(line: &'a str, words: &[&str]) -> Option<&'a str> {
 }
 
 /// Ends the machine after the first process.
-pub fn first_process_has_ended(ending: Ending) -> ! {
+pub(crate) fn first_process_has_ended(ending: Ending) -> ! {
     match ending {
         Ending::Exited(0) => println!("the first process has ended"),
         Ending::Exited(code) => println!("the first process has ended with status {code}"),
@@ -95,7 +95,7 @@ pub fn first_process_has_ended(ending: Ending) -> ! {
 }
 
 /// Ends the machine with a status that tells how the first process ended.
-pub fn power_off(ending: Ending) -> ! {
+pub(crate) fn power_off(ending: Ending) -> ! {
     shut_down(match ending {
         Ending::Exited(0) => Status::Success,
         Ending::Exited(code) => Status::Failure(code),
@@ -112,7 +112,7 @@ pub fn shut_down(status: Status) -> ! {
 }
 
 /// Restarts the machine after all output has left it.
-pub fn restart() -> ! {
+pub(crate) fn restart() -> ! {
     platform::console_flush();
     Machine::restart()
 }

@@ -10,14 +10,12 @@
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::future::Future as _;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Wake;
 use std::thread::JoinHandle;
 
 use abi_queue::completion::{ENTRIES_OFFSET, ENTRY_SIZE, ENTRY_WORDS, HEAD_OFFSET, TAIL_OFFSET};
@@ -198,9 +196,9 @@ impl RunningMachine {
         let world = SharedWorld::default();
         continue_script(&simulation, &world);
         lock(&world).fresh.push_back(Box::new(first));
-        // The archive is in memory, for which nothing waits.
-        let beginning = pin!(crate::begin("", "/bin/test", vec![b"/bin/test".to_vec()]));
-        assert_eq!(beginning.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(())));
+        executor::spawn_for_kernel(abi_queue::Priority::DEFAULT, async {
+            assert_eq!(crate::begin("", "/bin/test", vec![b"/bin/test".to_vec()]).await, Ok(()));
+        });
         let worker = executor::HartWorker::of_this_hart();
         let mut machine = RunningMachine { simulation, world, worker, _hart: hart };
         while machine.run_one() {}

@@ -29,4 +29,6 @@ mod volume;
 
 pub use device::{Device, DeviceFailed};
 pub use superblock::Refusal;
-pub use volume::{Access, Attributes, Change, Clock, Entry, Error, NewFile, Replacement, Stamp, Usage, Volume, kind};
+pub use volume::{
+    Access, Attributes, Change, Clock, Entry, Error, NewFile, Replacement, Stamp, Unlinked, Usage, Volume, kind,
+};

@@ -179,6 +179,15 @@ pub enum Replacement {
     Exchange,
 }
 
+/// A file that has lost a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unlinked {
+    /// Its number.
+    pub inode: u32,
+    /// Whether that was its last name.
+    pub is_nameless: bool,
+}
+
 /// A name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -430,14 +439,15 @@ impl<D: Device> Volume<D> {
         self.make_in(directory, |library| library.hard_link(inode, place, name)).map(attributes_of)
     }
 
-    /// Takes a name from a file; returns the number of the file if it was the last one. The file lives on until
-    /// [`end_file`](Volume::end_file), or until the volume is mounted the next time.
+    /// Takes a name from a file. After the last one the file lives on until [`end_file`](Volume::end_file), or until
+    /// the volume is mounted the next time.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`] and those of all changes.
-    pub fn unlink(&mut self, directory: u32, name: &[u8]) -> Result<Option<u32>, Error> {
+    pub fn unlink(&mut self, directory: u32, name: &[u8]) -> Result<Unlinked, Error> {
         let (directory, name) = (self.require_directory(directory)?, name_of(name)?);
-        self.change(|library| library.unlink(directory, name)).map(nameless)
+        let outcome = self.change(|library| library.unlink(directory, name))?;
+        Ok(Unlinked { inode: outcome.inode.raw(), is_nameless: outcome.requires_reap() })
     }
 
     /// Removes an empty directory; returns its number. It lives on as with [`unlink`](Volume::unlink).
@@ -502,9 +512,8 @@ impl<D: Device> Volume<D> {
             // not find then. So the block is split before: by another file with that name.
             let place = NewFile { owner: (0, 0), permissions: 0 };
             self.create(to.0, to.1, place)?;
-            if let Some(gone) = self.unlink(to.0, to.1)? {
-                self.end_file(gone)?;
-            }
+            let gone = self.unlink(to.0, to.1)?;
+            self.end_file(gone.inode)?;
             outcome = rename(self);
         }
         let outcome = outcome?;

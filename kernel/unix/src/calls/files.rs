@@ -432,7 +432,7 @@ pub(super) fn current_directory(call: Call<'_>) -> Decoding {
     let (address, room) = (call.address(0), call.length(1));
     Ok(kept_steps(call.number, async move {
         let directory = process.directory.lock().clone();
-        let mut path = directory.path_in_steps(&process, &process.account).await?;
+        let mut path = directory.path_in_steps(&process).await?;
         path.push(0);
         if path.len() > room {
             return Err(Errno::ERANGE);
@@ -577,7 +577,7 @@ pub(super) fn link(call: Call<'_>) -> Decoding {
     let last = if flags & FOLLOW != 0 { LastLink::Follow } else { LastLink::Keep };
     follow(&call, read_two_paths(&call, (0, 1), (2, 3))?, Effect::Keeps, move |call, [old, new]| {
         let owner = owner(call.process());
-        old.perform_with(
+        let linked = old.perform_with(
             new,
             (last.into(), LastComponent::Name),
             |mount, old, new| mount.tree().link(old.0, old.1, last, new.0, new.1, made_by(&owner)).map(|()| 0),
@@ -589,7 +589,15 @@ pub(super) fn link(call: Call<'_>) -> Decoding {
                 }
                 _ => Err(Errno::EEXIST),
             },
-        )
+        );
+        match linked {
+            // A name that is there counts more than the mount that it is in.
+            Err(Halt::Failed(Errno::EXDEV)) => match new.look_up(LastLink::Keep) {
+                Err(Halt::Later) => Err(Halt::Later),
+                found => Err(if found.is_ok() { Errno::EEXIST } else { Errno::EXDEV }.into()),
+            },
+            linked => linked,
+        }
     })
 }
 

@@ -9,7 +9,7 @@ use filesystem::LastLink;
 
 use crate::calls::call::{Call, Decoding};
 use crate::calls::paths::{Effect, follow, path_from, read_path_from_here};
-use crate::files::mounts::{self, Halt, Node, Path, Place};
+use crate::files::mounts::{self, Halt, Path, Place};
 use crate::files::volume::{VolumeAnswer, VolumeRequest};
 use crate::process::authority;
 
@@ -53,7 +53,6 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
             Ok(0)
         });
     }
-    let mut path_on_volume = None;
     follow(&call, [target], Effect::Frees, move |call, [path]| {
         let at = path.look_up(LastLink::Follow)?;
         if flags & OTHERS != 0 {
@@ -68,9 +67,7 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
         } else if flags & flag::PRIVATE != 0 {
             mounts::require_root(&at)?;
         } else if has_kind {
-            find_path_on_volume(path, &at, &mut path_on_volume)?;
-            let texts = (source, path_on_volume.take().unwrap_or_default());
-            mounts::mount(at, &kind, flags, &options, texts, &call.process().account)?;
+            mounts::mount(at, &kind, flags, &options, source, &call.process().account)?;
         } else {
             return Err(Errno::EINVAL.into());
         }
@@ -78,29 +75,14 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
     })
 }
 
-/// Finds the path of a directory on its volume, if it is on one, in two attempts.
-fn find_path_on_volume(path: &mut Path, at: &Place, found: &mut Option<Vec<u8>>) -> Result<(), Halt> {
-    let Node::OnVolume(node) = &at.node else { return Ok(()) };
-    if found.is_none() {
-        // The answer belongs to the request, and not to a name on the way.
-        path.stays_at(at);
-        let volume = node.volume().clone();
-        if let VolumeAnswer::Path(there) = path.ask(&volume, || VolumeRequest::FindPath(node.clone()))? {
-            *found = Some(there);
-        }
-    }
-    Ok(())
-}
-
 /// The parts of a mount of a volume that were found in earlier attempts.
 struct FoundParts {
     at: Place,
-    path_on_volume: Option<Vec<u8>>,
     device: Option<Place>,
 }
 
-/// Mounts a volume of a disk: in several attempts, in which its place, the place's path and the disk are found, it is
-/// mounted, and its root is found.
+/// Mounts a volume of a disk: in several attempts, in which its place and the disk are found, it is mounted, and its
+/// root is found.
 fn mount_volume(
     call: &Call<'_>,
     [target, source]: &mut [Path; 2],
@@ -112,10 +94,9 @@ fn mount_volume(
         Some(parts) => parts,
         None => {
             let at = target.look_up(LastLink::Follow)?;
-            found.insert(FoundParts { at, path_on_volume: None, device: None })
+            found.insert(FoundParts { at, device: None })
         }
     };
-    find_path_on_volume(target, &parts.at, &mut parts.path_on_volume)?;
     let at = parts.at.clone();
     if parts.device.is_none() {
         let device = source.look_up(LastLink::Follow)?;
@@ -130,9 +111,8 @@ fn mount_volume(
         }
         Some(Ok(VolumeAnswer::File(root, _))) => {
             let volume = root.volume().clone();
-            let text = read_text(call, 0).inspect_err(|_| volume.end())?;
-            let texts = (text, parts.path_on_volume.take().unwrap_or_default());
-            mounts::put_volume(at, root, flags, texts, account).inspect_err(|_| volume.end())?;
+            let source = read_text(call, 0).inspect_err(|_| volume.end())?;
+            mounts::put_volume(at, root, flags, source, account).inspect_err(|_| volume.end())?;
             Ok(())
         }
         Some(answer) => answer.map(|_| ()).map_err(Halt::from),
@@ -573,6 +553,122 @@ mod tests {
             program.close(file).unwrap();
             assert_eq!(unmount(program, "/tmp/m", 0), Ok(0));
             unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    /// Mounts are listed in the order in which they were made, after the root.
+    #[test]
+    fn mounts_are_listed_in_their_order() {
+        run_with_capability(|program| {
+            for path in ["/tmp/1", "/tmp/2", "/tmp/3"] {
+                make_directory(program, path).unwrap();
+            }
+            for path in ["/tmp/1", "/tmp/2"] {
+                mount(program, path, 0, "").unwrap();
+            }
+            // Its number is the next mount's.
+            unmount(program, "/tmp/1", 0).unwrap();
+            mount(program, "/tmp/3", 0, "").unwrap();
+            let file = open(program, "/proc/mounts", 0).unwrap();
+            let lines = String::from_utf8(program.read_from(file, 4096).unwrap()).unwrap();
+            let paths: Vec<&str> = lines.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
+            assert_eq!(paths, ["/", "/proc", "/tmp/2", "/tmp/3"]);
+            program.close(file).unwrap();
+            for path in ["/tmp/2", "/tmp/3"] {
+                unmount(program, path, 0).unwrap();
+            }
+            for path in ["/tmp/1", "/tmp/2", "/tmp/3"] {
+                unlink(program, path, types::AT_REMOVEDIR).unwrap();
+            }
+        });
+    }
+
+    /// Names of mount points, and names of two mounts, are refused as on Linux, in memory and on a volume.
+    #[test]
+    fn names_of_mount_points_are_refused() {
+        use Errno::{EBUSY, EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EXDEV};
+
+        use crate::files::volume::tests::{self as on_volume, with_volume};
+
+        fn compare(program: &mut Program) {
+            let mut wrong = Vec::new();
+            let mut check = |what: String, result: Result<usize, Errno>, expected: Result<usize, Errno>| {
+                if result != expected {
+                    wrong.push(format!("{what}: {result:?}, not {expected:?}"));
+                }
+            };
+            let at = |name: &str| format!("/tmp/volume/{name}");
+            for name in ["d", "e"] {
+                make_directory(program, &at(name)).unwrap();
+            }
+            create(program, &at("f"));
+            mount(program, &at("d"), 0, "").unwrap();
+            create(program, &at("d/in"));
+            let rename = |program: &mut Program, from: &str, to: &str, flags: usize| {
+                let (old, new) = (text(program, &at(from)), text(program, &at(to)));
+                program.call(SystemCall::Rename, [HERE, old, HERE, new, flags])
+            };
+            for (name, is_directory, error) in [
+                ("d", false, EISDIR),
+                ("d", true, EBUSY),
+                ("d/", true, EBUSY),
+                ("d/.", true, EINVAL),
+                ("d/..", true, ENOTEMPTY),
+                ("d/.", false, EISDIR),
+                ("d/..", false, EISDIR),
+            ] {
+                let flags = if is_directory { types::AT_REMOVEDIR } else { 0 };
+                check(format!("unlink {name} {flags}"), unlink(program, &at(name), flags), Err(error));
+            }
+            for name in ["d", "d/", "d/.", "d/.."] {
+                check(format!("mkdir {name}"), make_directory(program, &at(name)), Err(EEXIST));
+            }
+            for (from, to, flags, result) in [
+                ("d", "x", 0, Err(EBUSY)),
+                ("f", "d", 0, Err(EISDIR)),
+                ("d", "f", 0, Err(ENOTDIR)),
+                ("e", "d", 0, Err(EBUSY)),
+                ("d", "e", 0, Err(EBUSY)),
+                ("d", "d", 0, Ok(0)),
+                ("f", "d", 1, Err(EEXIST)),
+                ("d", "e", 2, Err(EBUSY)),
+                ("f", "d", 2, Err(EBUSY)),
+                ("d/in", "x", 0, Err(EXDEV)),
+                ("d/missing", "x", 0, Err(EXDEV)),
+                ("f", "d/x", 0, Err(EXDEV)),
+                ("missing", "d/x", 0, Err(EXDEV)),
+                ("d/.", "x", 0, Err(EXDEV)),
+                ("missing", "d", 0, Err(ENOENT)),
+                ("e/.", "x", 0, Err(EBUSY)),
+                ("e", "f/", 0, Err(ENOTDIR)),
+            ] {
+                check(format!("rename {from} {to} {flags}"), rename(program, from, to, flags), result);
+            }
+            for (from, to, error) in [
+                ("d/in", "x", EXDEV),
+                ("f", "d/x", EXDEV),
+                ("f", "d/in", EEXIST),
+                ("missing", "d/x", ENOENT),
+                ("d", "x", EXDEV),
+                ("f", "d", EEXIST),
+            ] {
+                check(format!("link {from} {to}"), link(program, &at(from), &at(to)), Err(error));
+            }
+            check("exclusive".into(), open(program, &at("d"), how::CREAT | how::EXCL), Err(EEXIST));
+            check("create".into(), open(program, &at("d"), how::CREAT), Err(EISDIR));
+            unmount(program, &at("d"), 0).unwrap();
+            for name in ["d", "e"] {
+                unlink(program, &at(name), types::AT_REMOVEDIR).unwrap();
+            }
+            unlink(program, &at("f"), 0).unwrap();
+            assert!(wrong.is_empty(), "{wrong:#?}");
+        }
+
+        with_volume(|program| {
+            compare(program);
+            on_volume::mount(program, 0).unwrap();
+            compare(program);
+            on_volume::unmount(program).unwrap();
         });
     }
 

@@ -10,7 +10,7 @@ use abi_unix::{Act, Errno};
 
 use crate::asynchronous::operation::{ChildAnswer, Operation};
 use crate::calls::call::{Call, Decoded, Decoding, Pause, admitted, kept_steps};
-use crate::files::{disk, volume};
+use crate::files::machine_end::{self, MachineEnd};
 use crate::process::exit_status::Ending;
 use crate::process::table::Children;
 use crate::process::{Process, authority, limits, program, signal_sending, table};
@@ -209,19 +209,12 @@ pub(super) fn reboot(call: Call<'_>) -> Decoding {
     if call.unsigned(0) != types::reboot::MAGIC1 || call.unsigned(1) != types::reboot::MAGIC2 {
         return Err(Errno::EINVAL);
     }
-    let end: fn() -> ! = match call.unsigned(2) {
-        types::reboot::POWER_OFF | types::reboot::HALT => || crate::machine::power_off(Ending::Exited(0)),
-        types::reboot::RESTART => crate::machine::restart,
+    machine_end::begin(match call.unsigned(2) {
+        types::reboot::POWER_OFF | types::reboot::HALT => MachineEnd::PowerOff,
+        types::reboot::RESTART => MachineEnd::Restart,
         _ => return Err(Errno::EINVAL),
-    };
-    if disk::all().is_empty() {
-        end();
-    }
-    let process = call.process().clone();
-    Ok(kept_steps(call.number, async move {
-        volume::leave_disks(&process.account, process.id).await;
-        end()
-    }))
+    });
+    Ok(kept_steps(call.number, core::future::pending()))
 }
 
 /// Performs `prctl`.

@@ -42,7 +42,9 @@ use crate::files::disk;
 use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Walked};
 use crate::files::tree::{errno_of, made_by};
-use crate::files::volume::{MountedVolume, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission};
+use crate::files::volume::{
+    MEMORY_OF_A_NODE, MountedVolume, PathOnVolume, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission,
+};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::LONGEST_PATH;
 use crate::scheduling::steps::{self, Ends};
@@ -161,6 +163,9 @@ fn parse_size(text: &str) -> Result<u64, Errno> {
     size.and_then(|size| size.checked_next_multiple_of(PAGE_SIZE as u64)).ok_or(Errno::EINVAL)
 }
 
+/// Place of the root in the order of mounts.
+const ORDER_OF_ROOT: u64 = 1;
+
 /// Numbers of mounts that are in use, as bits. Number 0 is the first file system's.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
@@ -197,10 +202,10 @@ pub(crate) struct Mount {
     tree: Option<Filesystem>,
     /// The volume, with its root directory, for files on a disk.
     volume: Option<VolumeNode>,
+    /// Its place in the order in which mounts were put into the table.
+    order: AtomicU64,
     /// The covered directory; `None` for the first file system, and when the mount has been taken from the table.
     covers: Mutex<Option<Place>>,
-    /// The path of the covered directory on its volume, when it was mounted; empty if that is on none.
-    path_on_volume: Once<Vec<u8>>,
     /// [`FLAGS`], but for the one of the tree.
     flags: AtomicU32,
     /// The text that `mount` had as source.
@@ -385,11 +390,7 @@ impl Mount {
     pub(crate) fn describe(self: &Arc<Mount>, with_numbers: bool) -> Result<Vec<u8>, Errno> {
         let above = self.covers.lock().clone();
         let path = match &above {
-            Some(place) => {
-                let mut making = PathOfPlace::new(place);
-                making.on_volume = Some(self.covered_path()?);
-                making.finish()?
-            }
+            Some(place) => place.path()?,
             None => b"/".to_vec(),
         };
         let source = if self.source.is_empty() { b"none" } else { &self.source[..] };
@@ -426,11 +427,6 @@ impl Mount {
             line.extend_from_slice(format!(" {kind} {options}{size} 0 0\n").as_bytes());
         }
         Ok(line)
-    }
-
-    /// Returns the path of the covered directory on its volume, when it was mounted.
-    fn covered_path(&self) -> Result<Vec<u8>, Errno> {
-        copy_of(self.path_on_volume.get().map_or(&[], Vec::as_slice))
     }
 
     /// Returns the number by which `stat` tells file systems apart.
@@ -532,22 +528,10 @@ impl Place {
     }
 
     /// Returns the same, made in steps for a process.
-    pub(crate) async fn path_in_steps<P: Ends + Sync>(
-        &self,
-        payer: &P,
-        account: &Arc<Account>,
-    ) -> Result<Vec<u8>, Errno> {
+    pub(crate) async fn path_in_steps<P: Ends + Sync>(&self, payer: &P) -> Result<Vec<u8>, Errno> {
         /// Directories of a step.
         const DIRECTORIES: usize = 128;
         let mut making = PathOfPlace::new(self);
-        if let Node::OnVolume(node) = &self.node
-            && !node.is_root()
-        {
-            if node.attributes().links == 0 {
-                return Err(Errno::ENOENT);
-            }
-            making.on_volume = Some(node.path(account, 0).await?);
-        }
         loop {
             if let Some(path) = making.step(DIRECTORIES)? {
                 return Ok(path);
@@ -561,10 +545,9 @@ impl Place {
 struct PathOfPlace {
     path: Vec<u8>,
     place: Place,
-    /// The part in the present file system.
+    /// The part in the present file system, in memory or on a disk.
     own: Option<PathSoFar>,
-    /// The part on the volume, if it is known.
-    on_volume: Option<Vec<u8>>,
+    on_volume: Option<PathOnVolume>,
 }
 
 impl PathOfPlace {
@@ -592,13 +575,18 @@ impl PathOfPlace {
                 }
             }
             Node::Generated(entry) => entry.path()?,
-            Node::OnVolume(node) if node.is_root() => Vec::new(),
-            Node::OnVolume(_) => self.on_volume.take().ok_or(Errno::ENOENT)?,
+            Node::OnVolume(node) => {
+                match self.on_volume.get_or_insert_with(|| PathOnVolume::new(node)).extend(directories)? {
+                    Some(path) => path,
+                    None => return Ok(None),
+                }
+            }
         };
-        self.own = None;
+        (self.own, self.on_volume) = (None, None);
         match &own[..] {
             b"/" | b"" => {}
             _ if self.path.is_empty() => self.path = own,
+            own if own.len() + self.path.len() >= LONGEST_PATH => return Err(Errno::ENAMETOOLONG),
             own => {
                 // In front of the part that is there.
                 self.path.try_reserve(own.len() + 1).map_err(|_| Errno::ENOMEM)?;
@@ -609,7 +597,6 @@ impl PathOfPlace {
             let mount = self.place.mount.clone();
             let above = mount.covers.lock().clone();
             self.place = above.ok_or(Errno::ENOENT)?;
-            self.on_volume = Some(mount.covered_path()?);
             return Ok(None);
         }
         if self.path.is_empty() {
@@ -790,7 +777,11 @@ impl Path {
                 continue;
             }
             // An answer that is there belongs to this name.
-            let answer = match here.known(name).filter(|_| self.errand.is_none()) {
+            let known = match name {
+                b".." => here.above().map(|above| VolumeAnswer::File(above, None)),
+                name => here.known(name),
+            };
+            let answer = match known.filter(|_| self.errand.is_none()) {
                 Some(answer) => answer,
                 None => {
                     let wanted = copy_of(name)?;
@@ -981,7 +972,10 @@ impl Path {
             match self.look_up(last) {
                 Ok(place) => return Ok(place),
                 Err(Halt::Failed(error)) => return Err(error),
-                Err(Halt::Later) => drop(self.run_errand().await),
+                Err(Halt::Later) => {
+                    self.run_errand().await;
+                    steps::pause(&steps::Endless).await;
+                }
             }
         }
     }
@@ -1259,11 +1253,14 @@ fn escape(line: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Returns the mount with the lowest number from this one on.
-pub(crate) fn next(number: u64) -> Option<Arc<Mount>> {
-    let table = TABLE.read();
-    let all = core::iter::once(root_mount()).chain(table.iter());
-    all.filter(|mount| mount.device() > number).min_by_key(|mount| mount.device()).cloned()
+/// Returns the first mount behind this one of the order in which they were mounted, with its own: the root is the
+/// first, behind 0.
+pub(crate) fn next(order: u64) -> Option<(Arc<Mount>, u64)> {
+    let ordered = |mount: &Arc<Mount>| (mount.clone(), mount.order.load(Ordering::Relaxed));
+    match order {
+        0 => Some((root_mount().clone(), ORDER_OF_ROOT)),
+        _ => TABLE.read().iter().map(ordered).find(|(_, own)| *own > order),
+    }
 }
 
 /// Returns the names of the kinds of file systems.
@@ -1302,7 +1299,7 @@ pub(crate) fn mount(
     kind: &[u8],
     flags: u32,
     options: &[u8],
-    (source, path_on_volume): (Vec<u8>, Vec<u8>),
+    source: Vec<u8>,
     account: &Arc<Account>,
 ) -> Result<(), Errno> {
     let kind = *KINDS.iter().find(|known| known.name == kind).ok_or(Errno::ENODEV)?;
@@ -1314,14 +1311,20 @@ pub(crate) fn mount(
         return Err(Errno::EBUSY);
     }
     let number = Number::take()?;
-    let charge = account.charge(Resource::Memory, size_of::<Mount>() + source.len() + path_on_volume.len() + 64)?;
+    let charge = charge_for(&at, &source, account)?;
     let owner: Arc<dyn Owner> = account.clone();
     let tree = kind.make.map(|make| make(&options, &owner)).transpose().map_err(|error| match error {
         Error::NoSpace => Errno::ENOMEM,
         error => errno_of(error),
     })?;
     let files = tree.map_or(Files::Generated, Files::Stored);
-    put(Mount::new(kind, number, files, (source, Some(charge))), at, path_on_volume, flags)
+    put(Mount::new(kind, number, files, (source, Some(charge))), at, flags)
+}
+
+/// Charges a mount on a directory, which it keeps in use.
+fn charge_for(at: &Place, source: &[u8], account: &Arc<Account>) -> Result<Charge, Errno> {
+    let covered = if matches!(at.node, Node::OnVolume(_)) { MEMORY_OF_A_NODE } else { 0 };
+    account.charge(Resource::Memory, size_of::<Mount>() + source.len() + 64 + covered)
 }
 
 /// Whether this is the name of the kind of volumes on disks.
@@ -1362,12 +1365,12 @@ pub(crate) fn put_volume(
     at: Place,
     root: VolumeNode,
     flags: u32,
-    (source, path_on_volume): (Vec<u8>, Vec<u8>),
+    source: Vec<u8>,
     account: &Arc<Account>,
 ) -> Result<(), Errno> {
-    let charge = account.charge(Resource::Memory, size_of::<Mount>() + source.len() + path_on_volume.len() + 64)?;
+    let charge = charge_for(&at, &source, account)?;
     let mount = Mount::new(&EXT4, Number::take()?, Files::OnVolume(root), (source, Some(charge)));
-    put(mount, at, path_on_volume, flags)
+    put(mount, at, flags)
 }
 
 /// The files of a mount.
@@ -1390,15 +1393,14 @@ impl Mount {
             Files::Generated => (None, None),
             Files::OnVolume(root) => (None, Some(root)),
         };
-        let (covers, path_on_volume, flags) = (Mutex::new(None), Once::new(), AtomicU32::new(0));
-        Arc::new(Mount { number, kind, tree, volume, covers, path_on_volume, flags, source, _charge: charge })
+        let (order, covers, flags) = (AtomicU64::new(ORDER_OF_ROOT), Mutex::new(None), AtomicU32::new(0));
+        Arc::new(Mount { number, kind, tree, volume, order, covers, flags, source, _charge: charge })
     }
 }
 
-/// Puts a new mount into its place, a directory with this path on its volume.
-fn put(mount: Arc<Mount>, at: Place, path_on_volume: Vec<u8>, flags: u32) -> Result<(), Errno> {
+/// Puts a new mount into its place.
+fn put(mount: Arc<Mount>, at: Place, flags: u32) -> Result<(), Errno> {
     set_flags(&mount, flags)?;
-    mount.path_on_volume.call_once(|| path_on_volume);
     let mut table = exclusive();
     if !at.mount.is_attached(&table) {
         return Err(Errno::EINVAL);
@@ -1406,6 +1408,9 @@ fn put(mount: Arc<Mount>, at: Place, path_on_volume: Vec<u8>, flags: u32) -> Res
     // Another may have mounted there meanwhile.
     at.node.cover()?;
     *mount.covers.lock() = Some(at);
+    // Under the table's lock.
+    static LAST: AtomicU64 = AtomicU64::new(ORDER_OF_ROOT);
+    mount.order.store(LAST.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
     // There is room for as many as there are numbers.
     table.push(mount);
     Ok(())
@@ -1440,10 +1445,6 @@ pub(crate) async fn mount_at_start(path: &str, files: AtStart) -> Result<(), Err
     if at == root() {
         return Err(Errno::EBUSY);
     }
-    let path_on_volume = match &at.node {
-        Node::OnVolume(node) => node.path(account, 0).await?,
-        _ => Vec::new(),
-    };
     let hardened = flag::NO_SET_USER | flag::NO_DEVICES;
     let make = |kind: &'static Kind, files| {
         Ok::<_, Errno>(Mount::new(kind, Number::take()?, files, (kind.name.to_vec(), None)))
@@ -1457,7 +1458,7 @@ pub(crate) async fn mount_at_start(path: &str, files: AtStart) -> Result<(), Err
         }
         AtStart::Devices(mount) => (mount, flag::NO_SET_USER),
     };
-    put(mount, at, path_on_volume, flags)
+    put(mount, at, flags)
 }
 
 fn set_flags(mount: &Arc<Mount>, flags: u32) -> Result<(), Errno> {

@@ -48,7 +48,7 @@ use tables::Ordered;
 
 use crate::files::disk::{self, Disk};
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{Caller, LONGEST_PATH, UserBuffer};
+use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::{executor, payers, steps};
 use crate::time;
 
@@ -56,19 +56,20 @@ mod device;
 pub(crate) mod file;
 mod names;
 mod pages;
+mod places;
 
 use device::{Blocks, WaitsOnStack};
 use names::KnownNames;
 use pages::{CachedPages, ChangedPiece, Spares};
+pub(crate) use places::PathOnVolume;
+use places::{Above, Released};
 
 /// Number of requests that wait for a volume; more fail with `EAGAIN`. Each is a call that waits, or a step of one.
 const MOST_REQUESTS: usize = 4096;
 /// Number of the root directory.
 const ROOT: u32 = 2;
 /// Bytes that a use of a file takes.
-const MEMORY_OF_A_NODE: usize = size_of::<Inode>() + 64;
-/// Entries that are looked at for the name of a directory, at a time.
-const ENTRIES_AT_A_TIME: usize = 64;
+pub(crate) const MEMORY_OF_A_NODE: usize = size_of::<Inode>() + 64;
 /// Number of requests that may wait for a volume when one more comes for bytes that nobody waits for yet.
 const MOST_BEFORE_READ_AHEAD: usize = 64;
 /// Pages that are read ahead of the kernel, which loads a program.
@@ -123,8 +124,6 @@ pub(crate) enum VolumeRequest {
     Change(VolumeNode, Change),
     /// List names from a place on.
     List(VolumeNode, u64, usize),
-    /// Find the path of a directory, from the root directory of the volume.
-    FindPath(VolumeNode),
     /// Have all changes last, of a file or of all.
     Synchronise(Option<VolumeNode>),
     /// Change the access.
@@ -152,8 +151,7 @@ impl VolumeRequest {
             | Write { node, .. }
             | Truncate(node, _)
             | Change(node, _)
-            | List(node, ..)
-            | FindPath(node) => node.0.is_lost(),
+            | List(node, ..) => node.0.is_lost(),
             Link(file, directory, _) => file.0.is_lost() || directory.0.is_lost(),
             Rename(places, _) => places.iter().any(|(directory, _)| directory.0.is_lost()),
         }
@@ -172,8 +170,6 @@ pub(crate) enum VolumeAnswer {
     /// Bytes were written up to this place.
     WrittenTo(u64),
     Entries(Vec<Entry>),
-    /// The path of a directory from the volume's root, with a slash before each name; empty for the root itself.
-    Path(Vec<u8>),
     /// The volume was mounted.
     Mounted(Arc<MountedVolume>),
 }
@@ -282,6 +278,10 @@ pub(crate) struct MountedVolume {
     usage: Mutex<Usage>,
     changed: Mutex<ChangedFiles>,
     names: Mutex<KnownNames>,
+    /// Directories whose last use has gone with that of a file in them.
+    released: Mutex<Released>,
+    /// Number of changes of the places of directories.
+    moves: AtomicU64,
     /// Number of failures to have changes last that are not those of one file.
     failures: AtomicU32,
     /// Number of failures to have changes of single files last.
@@ -382,6 +382,8 @@ impl MountedVolume {
             usage: Mutex::default(),
             changed: Mutex::default(),
             names: Mutex::default(),
+            released: Mutex::default(),
+            moves: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             failures_of_files: AtomicU32::new(0),
             hand: AtomicU32::new(0),
@@ -513,6 +515,7 @@ impl MountedVolume {
             queue.has_ended = true;
             core::mem::take(&mut queue.jobs)
         };
+        self.close_released();
         for job in late {
             job.reply(match job.request {
                 VolumeRequest::Unmount | VolumeRequest::Synchronise(_) => Ok(VolumeAnswer::Done),
@@ -524,7 +527,8 @@ impl MountedVolume {
     /// Returns the next job, or none for a step of the coroutine's own work, in turns; `None` at the end.
     fn next(&self, desk: DeskState, waker: &Waker) -> Poll<Option<Option<Job>>> {
         let has_to_write = desk.is_mounted && self.has_to_write();
-        let has_work = has_to_write || desk.has_work || !self.nameless.lock().is_empty();
+        let has_endings = !self.nameless.lock().is_empty() || self.has_released();
+        let has_work = has_to_write || desk.has_work || has_endings;
         let mut queue = self.queue.lock();
         if let Some(alarm) = queue.alarm.take() {
             time::clear(alarm);
@@ -750,22 +754,26 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn act(&mut self, job: &Job) -> Result<VolumeAnswer, Errno> {
         let shared = self.shared;
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        let node = |attributes| VolumeNode::of(shared, attributes, &job.account);
-        let with_target = |volume: &mut Volume<Blocks<'a, W>>, found: Attributes| {
+        let node = |attributes, above| VolumeNode::of(shared, attributes, &job.account, above);
+        let with_target = |volume: &mut Volume<Blocks<'a, W>>, found: Attributes, above| {
             let is_link = found.is(kind::SYMBOLIC_LINK);
             let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
-            node(found).map(|found| VolumeAnswer::File(found, target))
+            node(found, above).map(|found| VolumeAnswer::File(found, target))
         };
         match &job.request {
             VolumeRequest::Mount(_) | VolumeRequest::Unmount => Ok(VolumeAnswer::Done),
             VolumeRequest::Root => {
                 let root = volume.root();
-                volume.attributes(root).map_err(errno_of).and_then(node).map(|root| VolumeAnswer::File(root, None))
+                let root = node(volume.attributes(root).map_err(errno_of)?, None)?;
+                Ok(VolumeAnswer::File(root, None))
             }
             VolumeRequest::LookUp(directory, name) => {
                 let answer = match volume.look_up(directory.number(), name).map_err(errno_of)? {
                     None => Ok(VolumeAnswer::Missing),
-                    Some(found) => with_target(volume, found),
+                    Some(found) => {
+                        let above = (!matches!(&name[..], b"." | b"..")).then_some((directory, &name[..]));
+                        with_target(volume, found, above)
+                    }
                 };
                 let forgotten = match &answer {
                     Ok(VolumeAnswer::Missing) => shared.names.lock().enter(directory.number(), name, None),
@@ -781,11 +789,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Open { directory, name, file, must_be_new } => {
                 match volume.look_up(directory.number(), name).map_err(errno_of)? {
                     Some(_) if *must_be_new => Err(Errno::EEXIST),
-                    Some(found) => with_target(volume, found),
+                    Some(found) => with_target(volume, found, Some((directory, name))),
                     None => {
                         let made = volume.create(directory.number(), name, *file).map_err(errno_of)?;
                         self.made.note(&made);
-                        node(made).map(|made| VolumeAnswer::File(made, None))
+                        node(made, Some((directory, name))).map(|made| VolumeAnswer::File(made, None))
                     }
                 }
             }
@@ -803,24 +811,23 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 volume.link(file.number(), directory.number(), name).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
             VolumeRequest::Remove { directory, name, is_directory: false } => {
-                let nameless = volume.unlink(directory.number(), name).map_err(errno_of)?;
-                self.lost_its_name(nameless, &job.request);
+                let gone = volume.unlink(directory.number(), name).map_err(errno_of)?;
+                if let Some(used) = shared.used(gone.inode) {
+                    used.leave_place(directory, name);
+                }
+                self.lost_its_name(gone.is_nameless.then_some(gone.inode), &job.request);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Remove { directory, name, is_directory: true } => {
-                let _moving = self.move_directory(directory, name)?;
+                let used = self.found_at(directory, name)?.and_then(|found| shared.used(found.inode));
+                let _moving = self.move_directory(used.as_ref())?;
                 let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
                 let nameless = volume.remove_directory(directory.number(), name).map_err(errno_of)?;
                 self.lost_its_name(nameless, &job.request);
                 Ok(VolumeAnswer::Done)
             }
-            VolumeRequest::Rename([from, to], replacement) => {
-                let _moving = [self.move_directory(&from.0, &from.1)?, self.move_directory(&to.0, &to.1)?];
-                let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-                let renamed = volume.rename((from.0.number(), &from.1), (to.0.number(), &to.1), *replacement);
-                let nameless = renamed.map_err(errno_of)?;
-                self.lost_its_name(nameless, &job.request);
-                Ok(VolumeAnswer::Done)
+            VolumeRequest::Rename(places, replacement) => {
+                self.rename(places, *replacement, &job.request).map(|()| VolumeAnswer::Done)
             }
             VolumeRequest::ReadLink(link) => {
                 let target = volume.read_link(link.number()).map_err(errno_of)?;
@@ -845,57 +852,58 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::List(directory, place, most) => {
                 volume.list(directory.number(), *place, *most).map(VolumeAnswer::Entries).map_err(errno_of)
             }
-            VolumeRequest::FindPath(directory) => self.path_of(directory.number()).map(VolumeAnswer::Path),
             VolumeRequest::Synchronise(node) => self.write_and_synchronise(node.as_ref()),
             VolumeRequest::Remount(access) => self.remount(*access),
         }
     }
 
-    /// Returns the path of a directory from the root of the volume. `ENAMETOOLONG` if it is longer than a path can be,
-    /// as that of directories which a damaged volume has in each other.
-    fn path_of(&mut self, directory: u32) -> Result<Vec<u8>, Errno> {
-        let mut path = Vec::new();
-        let mut here = directory;
-        while here != ROOT {
-            let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-            let above = volume.look_up(here, b"..").map_err(errno_of)?.ok_or(Errno::ENOENT)?.inode;
-            let name = self.name_in(above, here)?;
-            if path.len() + name.len() >= LONGEST_PATH {
-                return Err(Errno::ENAMETOOLONG);
-            }
-            path.try_reserve(name.len() + 1).map_err(|_| Errno::ENOMEM)?;
-            path.splice(0..0, [b'/'].into_iter().chain(name));
-            here = above;
-        }
-        Ok(path)
-    }
-
-    /// Returns the name of a directory in the one above it.
-    fn name_in(&mut self, above: u32, directory: u32) -> Result<Vec<u8>, Errno> {
-        let mut place = 0;
-        loop {
-            let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-            let entries = volume.list(above, place, ENTRIES_AT_A_TIME).map_err(errno_of)?;
-            let Some(last) = entries.last() else { return Err(Errno::ENOENT) };
-            place = last.next;
-            let is_meant = |entry: &Entry| entry.inode == directory && entry.name != b"." && entry.name != b"..";
-            if let Some(found) = entries.into_iter().find(is_meant) {
-                return Ok(found.name);
-            }
-            self.pause();
-        }
-    }
-
-    /// Keeps mounts away from the directory of a name, which may be removed or get another name, as long as the result
-    /// lives. `EBUSY` if it is covered.
-    fn move_directory(&mut self, directory: &VolumeNode, name: &[u8]) -> Result<Option<Moving>, Errno> {
+    /// Returns the attributes of the file with a name, if there is one.
+    fn found_at(&mut self, directory: &VolumeNode, name: &[u8]) -> Result<Option<Attributes>, Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        let found = volume.look_up(directory.number(), name).map_err(errno_of)?;
+        volume.look_up(directory.number(), name).map_err(errno_of)
+    }
+
+    /// Renames a file. `EBUSY` for a directory that is covered, after the other errors, as on Linux.
+    fn rename(
+        &mut self,
+        places: &[(VolumeNode, Vec<u8>); 2],
+        replacement: Replacement,
+        request: &VolumeRequest,
+    ) -> Result<(), Errno> {
+        let [from, to] = places;
+        let found = [self.found_at(&from.0, &from.1)?, self.found_at(&to.0, &to.1)?];
+        let used = found.map(|found| found.and_then(|found| self.shared.used(found.inode)));
+        let moving = [self.move_directory(used[0].as_ref()), self.move_directory(used[1].as_ref())];
+        if moving.iter().any(Result::is_err) {
+            let [moved, replaced] = found;
+            let moved = moved.ok_or(Errno::ENOENT)?;
+            return match replaced.map(|found| (found, found.is(kind::DIRECTORY))) {
+                Some(_) if replacement == Replacement::Refuse => Err(Errno::EEXIST),
+                Some((replaced, _)) if replaced.inode == moved.inode => Ok(()),
+                Some((_, true)) if !moved.is(kind::DIRECTORY) && replacement == Replacement::Replace => {
+                    Err(Errno::EISDIR)
+                }
+                Some((_, false)) if moved.is(kind::DIRECTORY) && replacement == Replacement::Replace => {
+                    Err(Errno::ENOTDIR)
+                }
+                _ => Err(Errno::EBUSY),
+            };
+        }
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let renamed = volume.rename((from.0.number(), &from.1), (to.0.number(), &to.1), replacement);
+        let nameless = renamed.map_err(errno_of)?;
+        self.lost_its_name(nameless, request);
+        self.enter_renamed(places, used, replacement);
+        Ok(())
+    }
+
+    /// Keeps mounts away from a directory, which may be removed or get another name, as long as the result lives.
+    /// `EBUSY` if it is covered.
+    fn move_directory(&mut self, used: Option<&Arc<Inode>>) -> Result<Option<Moving>, Errno> {
         // A directory that nobody uses has no mount, and gets a user on this stack alone.
-        let used = found.filter(|found| found.is(kind::DIRECTORY)).and_then(|found| self.shared.used(found.inode));
-        let Some(inode) = used else { return Ok(None) };
+        let Some(inode) = used.filter(|used| used.attributes.lock().is(kind::DIRECTORY)) else { return Ok(None) };
         match inode.mounting.compare_exchange(UNCOVERED, MOVING, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(Some(Moving(inode))),
+            Ok(_) => Ok(Some(Moving(inode.clone()))),
             // Both names of a rename may be those of one directory.
             Err(MOVING) => Ok(None),
             Err(_) => Err(Errno::EBUSY),
@@ -1096,6 +1104,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             self.synchronise_some();
         } else if self.shared.has_to_write() {
             self.write_some();
+        } else if self.shared.has_released() {
+            self.shared.end_released();
         } else {
             self.end_some();
         }
@@ -1408,9 +1418,24 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             from = number + 1;
             self.pause();
         }
+        self.restore_places();
         self.made.clear();
         if let Some(Ok(usage)) = self.volume.as_ref().map(Volume::usage) {
             *self.shared.usage.lock() = usage;
+        }
+    }
+
+    /// Looks for the places of all files in use, which the volume may have put elsewhere.
+    fn restore_places(&mut self) {
+        let mut from = 0;
+        loop {
+            let found = self.shared.inodes.lock().first_from(from);
+            let Some(number) = found else { break };
+            if let Some(inode) = self.shared.used(number as u32) {
+                self.restore_place(&inode);
+            }
+            from = number + 1;
+            self.pause();
         }
     }
 
@@ -1452,7 +1477,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         // Changes that could not be written do not last.
         let files = core::mem::take(&mut self.shared.changed.lock().files);
         drop(files);
-        while self.has_endings() || !self.shared.nameless.lock().is_empty() {
+        while self.has_endings() || !self.shared.nameless.lock().is_empty() || self.shared.has_released() {
+            self.shared.end_released();
             self.end_some();
             self.pause();
         }
@@ -1499,6 +1525,12 @@ struct Inode {
     is_lost: AtomicBool,
     /// Whether the root of another file system covers the directory: [`UNCOVERED`], [`COVERED`] or [`MOVING`].
     mounting: AtomicU8,
+    /// Its place, if that is known; the root has none.
+    above: Mutex<Option<Above>>,
+    /// The next of the released directories, for one of them.
+    next_released: Mutex<Option<Arc<Inode>>>,
+    /// `None` if the volume pays for it.
+    _charge: Option<Charge>,
 }
 
 /// No other file system covers a directory, and one may.
@@ -1559,6 +1591,9 @@ impl Drop for Inode {
                 worker.wake();
             }
         }
+        if let Some(above) = self.above.get_mut().take() {
+            self.volume.release(above.directory);
+        }
     }
 }
 
@@ -1573,14 +1608,30 @@ impl PartialEq for VolumeNode {
 }
 
 impl VolumeNode {
-    /// Makes a use of the file with these attributes, for a process with this account. Open files pay for their use,
-    /// the volume for known names; other uses are parts of paths that are being followed. `ENOMEM`.
-    fn of(volume: &Arc<MountedVolume>, attributes: Attributes, account: &Arc<Account>) -> Result<VolumeNode, Errno> {
+    /// Makes a use of the file with these attributes, which was found by this name of a directory, for a process with
+    /// this account. The volume pays for some uses, the process for more. `ENOMEM`.
+    fn of(
+        volume: &Arc<MountedVolume>,
+        attributes: Attributes,
+        account: &Arc<Account>,
+        found_at: Option<(&VolumeNode, &[u8])>,
+    ) -> Result<VolumeNode, Errno> {
         if let Some(used) = volume.used(attributes.inode) {
             used.renew(attributes);
+            if let Some((directory, name)) = found_at {
+                // A directory has one name, whatever a damaged volume says; a rename tells of another one.
+                match attributes.is(kind::DIRECTORY) {
+                    true => return Ok(VolumeNode(used).found_at(directory, name)),
+                    false => used.enter_place(directory, name),
+                }
+            }
             return Ok(VolumeNode(used));
         }
         account.admit()?;
+        let above = found_at.map(|(directory, name)| Above::new(directory, name)).transpose()?;
+        let memory = MEMORY_OF_A_NODE + found_at.map_or(0, |(_, name)| name.len());
+        let is_free = volume.inodes.lock().len() < names::MOST;
+        let charge = if is_free { None } else { Some(account.charge(Resource::Memory, memory)?) };
         let inode = Arc::new(Inode {
             volume: volume.clone(),
             number: attributes.inode,
@@ -1589,6 +1640,9 @@ impl VolumeNode {
             failures: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
             mounting: AtomicU8::new(UNCOVERED),
+            above: Mutex::new(above),
+            next_released: Mutex::new(None),
+            _charge: charge,
         });
         let entered = volume.inodes.lock().insert(attributes.inode.into(), Arc::downgrade(&inode));
         entered.map_err(|_| Errno::ENOMEM)?;
@@ -1602,19 +1656,7 @@ impl VolumeNode {
     /// Returns the answer to a look for a name in the directory, if it is known.
     pub(crate) fn known(&self, name: &[u8]) -> Option<VolumeAnswer> {
         let found = self.volume().names.lock().find(self.number(), name)?;
-        Some(found.map_or(VolumeAnswer::Missing, |file| VolumeAnswer::File(file, None)))
-    }
-
-    /// Returns the path of the directory from the root of its volume.
-    ///
-    /// # Cancellation
-    /// Dropping it has no effect.
-    pub(crate) async fn path(&self, account: &Arc<Account>, payer: u32) -> Result<Vec<u8>, Errno> {
-        let found = self.volume().submit(account, payer, VolumeRequest::FindPath(self.clone()))?;
-        match found.answer().await? {
-            VolumeAnswer::Path(path) => Ok(path),
-            _ => Err(Errno::EIO),
-        }
+        Some(found.map_or(VolumeAnswer::Missing, |file| VolumeAnswer::File(file.found_at(self, name), None)))
     }
 
     /// Returns its volume.
@@ -1897,7 +1939,7 @@ fn spawn(work: impl Future<Output = ()> + Send + 'static) {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::format;
     use std::process::Command;
 
@@ -1925,7 +1967,7 @@ pub(super) mod tests {
     }
 
     /// Runs a program with a fresh volume on the second disk, which must be whole afterwards.
-    pub(super) fn with_volume(body: impl FnOnce(&mut Program) + Send + 'static) {
+    pub(crate) fn with_volume(body: impl FnOnce(&mut Program) + Send + 'static) {
         let made = tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096"], &std::vec![0; SECOND_SIZE]);
         let Some((true, volume)) = made else {
             std::eprintln!("left out: e2fsprogs are not installed");
@@ -1953,12 +1995,12 @@ pub(super) mod tests {
         program.store(format!("{text}\0").as_bytes())
     }
 
-    pub(super) fn mount(program: &mut Program, flags: u32) -> Result<usize, Errno> {
+    pub(crate) fn mount(program: &mut Program, flags: u32) -> Result<usize, Errno> {
         let words = ["/dev/vdb", "/tmp/volume", "ext4"].map(|word| text(program, word));
         program.call(SystemCall::Mount, [words[0], words[1], words[2], flags as usize, 0])
     }
 
-    pub(super) fn unmount(program: &mut Program) -> Result<usize, Errno> {
+    pub(crate) fn unmount(program: &mut Program) -> Result<usize, Errno> {
         let at = text(program, "/tmp/volume");
         program.call(SystemCall::Unmount, [at, 0])
     }
@@ -2060,7 +2102,7 @@ pub(super) mod tests {
             let remove = |program: &mut Program, name, flags| program.call(SystemCall::Unlink, [here, name, flags]);
             assert_eq!(remove(program, point, AT_REMOVEDIR as usize), Err(Errno::EBUSY));
             assert_eq!(rename(program, point, moved), Err(Errno::EBUSY));
-            assert_eq!(rename(program, other, point), Err(Errno::EBUSY));
+            assert_eq!(rename(program, other, point), Err(Errno::EISDIR));
             assert_eq!(rename(program, below, other), Err(Errno::EXDEV));
             assert_eq!(rename(program, above, moved), Ok(0));
             let [point, below, outside] = ["b/m", "b/m/file", "b/m/../other"].map(|name| path(program, name));

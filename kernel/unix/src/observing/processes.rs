@@ -365,7 +365,7 @@ fn file_systems(_: u64) -> Made {
 fn mount(cursor: u64, with_numbers: bool) -> Made {
     match mounts::next(cursor) {
         // A mount that has been taken away meanwhile has no path.
-        Some(mount) => Ok((mount.describe(with_numbers).unwrap_or_default(), Some(mount.device()))),
+        Some((mount, order)) => Ok((mount.describe(with_numbers).unwrap_or_default(), Some(order))),
         None => Ok((Vec::new(), None)),
     }
 }

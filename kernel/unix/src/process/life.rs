@@ -10,7 +10,8 @@ use abi_queue::Priority;
 
 use crate::asynchronous::input;
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
-use crate::files::{carriers, job_control, mounts, remains, volume};
+use crate::files::machine_end::{self, MachineEnd};
+use crate::files::{carriers, job_control, mounts, remains};
 use crate::process::completions::drop_in_steps;
 use crate::process::exit_status::Ending;
 use crate::process::worker::Worker;
@@ -210,8 +211,7 @@ impl Process {
             signal_delivery::tell_end(&parent, self.id, ending);
         }
         if self.id == FIRST {
-            volume::leave_disks(&self.account, self.id).await;
-            crate::machine::first_process_has_ended(ending);
+            machine_end::begin(MachineEnd::AfterFirst(ending));
         }
     }
 

@@ -323,7 +323,7 @@ async fn read_string(process: &Process, address: usize, limit: usize, strings: &
 /// The process on whose behalf a program is loaded.
 #[derive(Clone, Copy)]
 enum For<'a> {
-    /// None, for the first program: without pauses.
+    /// None, for the first program.
     Nobody,
     /// A process that starts another one, and gets an error if there is no memory.
     Parent(&'a Process),
@@ -361,7 +361,10 @@ async fn executable(directory: &Place, path: &[u8], caller: u32, whom: For<'_>) 
 /// Lets the work pause between two parts. Others may have used memory up meanwhile, so the process is admitted again.
 async fn pause_for(whom: For<'_>) -> Result<(), Errno> {
     match whom {
-        For::Nobody => Ok(()),
+        For::Nobody => {
+            steps::pause(&steps::Endless).await;
+            Ok(())
+        }
         For::Parent(process) => {
             steps::pause(process).await;
             process.account.admit()

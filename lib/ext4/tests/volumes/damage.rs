@@ -94,8 +94,10 @@ fn use_everything(volume: &mut Volume<Counting<'_>>) {
         }
         let _ = volume.create(directory, b"new", FILE).and_then(|file| volume.write(file.inode, 3000, &[1; 3000]));
         for name in [&b"new"[..], b"1-nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn", b"d"] {
-            if let Ok(Some(inode)) = volume.unlink(directory, name) {
-                let _ = volume.end_file(inode);
+            if let Ok(gone) = volume.unlink(directory, name)
+                && gone.is_nameless
+            {
+                let _ = volume.end_file(gone.inode);
             }
         }
     }

@@ -5,7 +5,7 @@ mod damage;
 mod image;
 mod random;
 
-use ext4::{Access, Change, Error, NewFile, Refusal, Replacement, Stamp, Volume, kind};
+use ext4::{Access, Change, Error, NewFile, Refusal, Replacement, Stamp, Unlinked, Volume, kind};
 
 use crate::image::{Image, are_tools_missing, now};
 
@@ -62,8 +62,9 @@ fn a_directory_has_thousands_of_names() {
         let cut = image.copy();
         end(mount(&cut), &cut);
         for number in 0..1200 {
-            let gone = volume.unlink(directory, &name(number)).unwrap().expect("the last name");
-            assert_eq!(volume.end_file(gone), Ok(true));
+            let gone = volume.unlink(directory, &name(number)).unwrap();
+            assert!(gone.is_nameless);
+            assert_eq!(volume.end_file(gone.inode), Ok(true));
         }
         let gone = volume.remove_directory(volume.root(), b"d").unwrap().unwrap();
         assert_eq!(volume.end_file(gone), Ok(true));
@@ -120,8 +121,9 @@ fn names_links_and_attributes_are_as_linux_has_them() {
     let other = volume.create(root, b"other", FILE).unwrap();
     assert_eq!(volume.rename((root, b"other"), (root, b"a"), Replacement::Exchange), Ok(None));
     assert_eq!(volume.look_up(root, b"a").unwrap().unwrap().inode, other.inode);
-    assert_eq!(volume.unlink(root, b"b"), Ok(None));
-    assert_eq!(volume.unlink(root, b"other"), Ok(Some(file.inode)));
+    for (name, is_nameless) in [(&b"b"[..], false), (b"other", true)] {
+        assert_eq!(volume.unlink(root, name), Ok(Unlinked { inode: file.inode, is_nameless }));
+    }
     // It lives on without a name.
     assert_eq!(volume.read(file.inode, 10_000, &mut bytes[..2]), Ok(2));
     assert_eq!(&bytes[..2], b"te");
@@ -168,7 +170,7 @@ fn a_volume_can_be_full() {
         assert_eq!(volume.read(file, offset - (16 << 10), &mut bytes), Ok(16 << 10));
         assert!(bytes.iter().all(|byte| *byte == 7));
         volume.synchronise().unwrap();
-        assert_eq!(volume.unlink(root, b"a"), Ok(Some(file)));
+        assert_eq!(volume.unlink(root, b"a"), Ok(Unlinked { inode: file, is_nameless: true }));
         while !volume.end_file(file).unwrap() {}
         let file = volume.create(root, b"b", FILE).unwrap().inode;
         volume.write(file, 0, &[7; 100_000]).unwrap();

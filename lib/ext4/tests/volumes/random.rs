@@ -91,7 +91,8 @@ fn step<D: Device>(
         3 | 4 => match names.get(&number) {
             None => assert_eq!(volume.unlink(directory, &own), Err(Error::NotFound)),
             Some(Item::File(_)) => {
-                let nameless = volume.unlink(directory, &own)?;
+                let gone = volume.unlink(directory, &own)?;
+                let nameless = gone.is_nameless.then_some(gone.inode);
                 names.remove(&number);
                 finish(volume, nameless)?;
             }

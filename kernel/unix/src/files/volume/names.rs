@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use crate::files::volume::VolumeNode;
 
 /// Number of names that are known.
-const MOST: usize = 512;
+pub(super) const MOST: usize = 512;
 /// Bytes of the longest name that is known.
 const LONGEST: usize = 64;
 
@@ -54,7 +54,7 @@ impl KnownNames {
 
     /// Notes what a look has found. Returns the file whose name was forgotten for it, to be let go without the lock.
     pub(super) fn enter(&mut self, directory: u32, name: &[u8], file: Option<VolumeNode>) -> Option<VolumeNode> {
-        // The directory above depends on the directory's own place.
+        // The directory above is known by itself.
         if name.len() > LONGEST || name == b"." || name == b".." {
             return file;
         }

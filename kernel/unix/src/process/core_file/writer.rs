@@ -368,7 +368,7 @@ impl Notes {
                 let _ = files.push(file);
             });
             // A program without a name any more is one without files.
-            path = place.path_in_steps(&steps::Endless, &process.account).await.unwrap_or_default();
+            path = place.path_in_steps(&steps::Endless).await.unwrap_or_default();
         }
         if path.is_empty() {
             files.clear();
