@@ -609,6 +609,36 @@ mod tests {
         });
     }
 
+    /// Their list is gone through twice, and there are more than there is room for in one of its segments.
+    #[test]
+    fn a_core_file_has_every_region_in_its_order() {
+        const MAPPINGS: usize = 300;
+        run(|program| {
+            set_limit(program, UNLIMITED);
+            for more in [0, 1, 60, 63, 64, MAPPINGS] {
+                let body = move |program: &mut Program| {
+                    // Neighbours of different protection are regions of their own.
+                    for number in 0..more {
+                        let access = 1 | (number & 1) << 1;
+                        program.call(SystemCall::Map, [0, 0x1000, access, 0x22, usize::MAX, 0]).unwrap();
+                    }
+                    program.trap(FAULT);
+                };
+                assert_eq!(status_of(program, body), signal::SEGV | 0x80);
+                let file = contents(program, CORE).unwrap();
+                let elf = ElfBytes::<LittleEndian>::minimal_parse(&file).unwrap();
+                let parts: Vec<_> =
+                    elf.segments().unwrap().iter().filter(|part| part.p_type == elf::abi::PT_LOAD).collect();
+                assert!(parts.len() > more, "{} of more than {more}", parts.len());
+                for pair in parts.windows(2) {
+                    assert!(pair[0].p_vaddr + pair[0].p_memsz <= pair[1].p_vaddr);
+                    assert_eq!(pair[0].p_offset + pair[0].p_filesz, pair[1].p_offset);
+                }
+            }
+            remove(program, CORE);
+        });
+    }
+
     #[test]
     fn the_pattern_is_set_by_those_who_may() {
         run(|program| {

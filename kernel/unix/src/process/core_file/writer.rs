@@ -208,7 +208,7 @@ pub(super) async fn write(
 
 async fn write_all(sink: &mut Sink<'_>, threads: &Queue<LeftThread>, death: (Information, u32)) -> Result<(), Stop> {
     let process = sink.process;
-    let (mut parts, _charge) = parts(process).await?;
+    let (parts, _charge) = parts(process).await?;
     let notes = Notes::read(process).await?;
     let count = parts.len();
     let before = (core_file::HEADER + core_file::PROGRAM_HEADER * (count + 1)) as u64;
@@ -218,9 +218,9 @@ async fn write_all(sink: &mut Sink<'_>, threads: &Queue<LeftThread>, death: (Inf
     let about = DumpedSegment { access: 0, offset: before, address: 0, in_file: length, in_memory: 0 };
     sink.add(&about.to_bytes());
     let mut offset = first;
-    for _ in 0..count {
+    for number in 0..count {
         sink.make_room().await?;
-        let Some(part) = rotate(&mut parts) else { break };
+        let Some(part) = parts.get(number) else { break };
         let (in_file, in_memory) = (part.dumped - part.start, part.end - part.start);
         let segment = DumpedSegment { access: part.access, offset, address: part.start, in_file, in_memory };
         sink.add(&segment.to_bytes());
@@ -234,7 +234,7 @@ async fn write_all(sink: &mut Sink<'_>, threads: &Queue<LeftThread>, death: (Inf
         if number % steps::ENTRIES == 0 {
             end_step(process).await?;
         }
-        let Some(part) = rotate(&mut parts) else { break };
+        let Some(part) = parts.get(number).copied() else { break };
         write_pages(sink, part, offset).await?;
         offset += part.dumped - part.start;
     }
@@ -244,13 +244,6 @@ async fn write_all(sink: &mut Sink<'_>, threads: &Queue<LeftThread>, death: (Inf
         process.set_length(sink.file, offset).await?;
     }
     Ok(())
-}
-
-/// Takes the first part, and puts it behind the last.
-fn rotate(parts: &mut Queue<PlannedRegion>) -> Option<PlannedRegion> {
-    let part = parts.pop_front()?;
-    parts.push_back(part);
-    Some(part)
 }
 
 /// Writes the pages of a part that are there; its place in the file is `offset`.
@@ -496,32 +489,4 @@ fn auxiliary(process: &Process) -> heapless::Vec<u8, { 16 * MOST_AUXILIARY }> {
         }
     }
     vector
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::run;
-
-    /// The list is read twice, from its first region each time.
-    #[test]
-    fn the_regions_of_a_process_are_planned_in_their_order() {
-        run(|program| {
-            let process = program.process();
-            let view = process.space().lock().regions().map(|region| region.range).collect::<Vec<_>>();
-            let mut planned = Queue::new();
-            let mut at = 0;
-            loop {
-                let Some(region) = process.space().lock().dumped_region_above(at) else { break };
-                at = region.view.range.end;
-                planned.reserve(planned.len() + 1).unwrap();
-                planned.push_back(part_of(&process, &region));
-            }
-            for _ in 0..2 {
-                let order: Vec<_> = (0..planned.len()).map(|_| rotate(&mut planned).unwrap()).collect();
-                assert!(order.iter().map(|part| part.start..part.end).eq(view.iter().cloned()));
-                assert!(order.iter().all(|part| (part.start..=part.end).contains(&part.dumped)));
-            }
-        });
-    }
 }
