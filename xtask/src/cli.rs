@@ -303,7 +303,8 @@ EXAMPLES
 pub struct Core {
     /// The core file: a path, or a name in the target directory's cops/cores; the default is the newest there.
     pub file: Option<PathBuf>,
-    /// The program's own file, with symbols; the default is the one that `run --core` has started.
+    /// The program's own file, with symbols; the default is that of the program that died in `run --core` or
+    /// `linux run --core`.
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
     /// Open gdb-multiarch with it, with the commands `cops process`, `cops coroutines` and `cops ready`.
@@ -422,7 +423,8 @@ EXAMPLES
   cargo xtask linux run bash
   cargo xtask linux run lua5.4 -- lua5.4 -e 'print(6 * 7)'
   cargo xtask linux run --forward 6379:6379 redis-server -- redis-server --save '' --protected-mode no
-  cargo xtask linux run --harts 1 --memory 512M sqlite3 python3")]
+  cargo xtask linux run --harts 1 --memory 512M sqlite3 python3
+  cargo xtask linux run --core bash -- bash -c 'kill -SEGV $$'")]
 pub struct LinuxRun {
     /// Names of packages of Debian.
     #[arg(required = true, value_name = "PACKAGE")]
@@ -430,6 +432,9 @@ pub struct LinuxRun {
     /// The command, a program of the packages with its arguments; the default is a shell.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+    /// Let programs that die leave core files, for `cargo xtask core`.
+    #[arg(long)]
+    pub core: bool,
     /// End QEMU after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub limit: Option<u64>,

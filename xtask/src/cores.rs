@@ -1,15 +1,16 @@
 //! Core files of programs: from the machine to this host, and what a person asks of them.
 //!
-//! `run --core` gives the machine a disk with an empty volume, on which its kernel writes the core files, as it would
-//! for any volume; when the machine has ended they are copied from there, with the path of each program's own file
-//! beside it. `core` lists them, prints the callers of each thread, and opens gdb.
+//! `run --core` and `linux run --core` give the machine a disk with an empty volume, on which its kernel writes the
+//! core files, as it would for any volume; when the machine has ended they are copied from there, with the path of each
+//! program's own file beside it, and with that of the directory on this host that is the machine's root, where there is
+//! one. `core` lists them, prints the callers of each thread, and opens gdb.
 //!
 //! Rejected: core files over the serial line (a program could write the same bytes), and semihosting, with which the
 //! machine could open any file of the host.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{Seek as _, SeekFrom, Write as _};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -17,14 +18,16 @@ use std::time::SystemTime;
 use abi_unix::types::auxiliary;
 use anyhow::{Context as _, Result, anyhow, bail};
 use object::Endianness;
-use object::elf::{FileHeader64, NT_AUXV, NT_PRSTATUS, PT_LOAD, PT_NOTE};
+use object::elf::{FileHeader64, NT_AUXV, NT_FILE, NT_PRSTATUS, PT_LOAD, PT_NOTE};
 use object::read::elf::{FileHeader, ProgramHeader};
+use program::core_file::{FILES_ENTRY, FILES_HEAD};
 
-use crate::build::{self, Products};
+use crate::build;
 use crate::callers::SymbolisedProgram;
 use crate::children;
 use crate::cli;
 use crate::context::Context;
+use crate::debian::Root;
 use crate::gdb;
 use crate::image;
 use crate::symbols::Symbols;
@@ -45,26 +48,28 @@ const RA: usize = 1;
 const SP: usize = 2;
 
 /// Returns the directory of the core files on this host.
-fn directory(context: &Context) -> PathBuf {
+pub fn directory(context: &Context) -> PathBuf {
     context.workspace.products().join("cores")
 }
 
 /// The disk of a machine that leaves core files.
 pub struct CoreDisk {
     image: PathBuf,
+    /// The directory of this host for the files.
+    directory: PathBuf,
 }
 
 impl CoreDisk {
-    /// Makes the disk.
+    /// Makes the disk, whose core files come into this directory.
     ///
     /// # Errors
     ///
     /// The tools for volumes are missing, or the image cannot be written.
-    pub fn make(context: &Context) -> Result<CoreDisk> {
+    pub fn make(context: &Context, directory: &Path) -> Result<CoreDisk> {
         toolchain::ensure_on_host(&[Item::E2fsprogs], &context.progress)?;
-        let image = directory(context).join("disk.img");
+        let image = directory.join("disk.img");
         image::make(&image, DISK, None)?;
-        Ok(CoreDisk { image })
+        Ok(CoreDisk { image, directory: directory.to_path_buf() })
     }
 
     /// Returns the image.
@@ -77,44 +82,82 @@ impl CoreDisk {
         format!("core={DIRECTORY}/%e.%p ")
     }
 
+    /// Returns the path of the disk with this number in the machine, and the directory for its volume.
+    pub fn place(number: usize) -> (String, &'static str) {
+        (format!("/dev/vd{}", char::from(b'a' + number.min(25) as u8)), DIRECTORY)
+    }
+
     /// Returns the arguments of the shell that mounts the disk with this number and becomes the program.
     pub fn arguments(number: usize, program: &str, arguments: &[String]) -> Vec<String> {
-        let letter = char::from(b'a' + number.min(25) as u8);
-        let script = format!("mkdir {DIRECTORY} && mount /dev/vd{letter} {DIRECTORY} && \"$@\"");
+        let (device, directory) = CoreDisk::place(number);
+        let script = format!("mkdir {directory} && mount {device} {directory} && \"$@\"");
         let program = if program.starts_with('/') { program.into() } else { format!("/bin/{program}") };
         // The word behind the script is the shell's own name.
         let before = ["-c".into(), script, "run".into(), program];
         before.into_iter().chain(arguments.iter().cloned()).collect()
     }
 
-    /// Copies the core files of a machine that has ended, removes the disk, and says what there is.
+    /// Copies the core files of a machine that has ended, removes the disk, and returns their names. `programs` are the
+    /// machine's, by name; if they came from the packages of a root, it is the files there that count.
     ///
     /// # Errors
     ///
     /// The volume cannot be read, or a file not be written.
-    pub fn collect(self, context: &Context, products: &Products) -> Result<()> {
-        let files = image::files(&self.image)?;
-        let mut names = Vec::new();
-        for (name, bytes) in files {
-            let Some(name) = safe_name(&name) else { continue };
-            let path = directory(context).join(&name);
-            write_sparse(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
-            let program = name.rsplit_once('.').map_or(&*name, |(program, _)| program);
-            let own = products.files.iter().find(|(other, _)| other == program || is_short(program, other));
-            let beside = beside(&path);
-            match own {
-                Some((_, file)) => fs::write(beside, file.as_os_str().as_encoded_bytes())?,
-                None => drop(fs::remove_file(beside)),
-            }
-            names.push(name);
+    pub fn collect(self, programs: &[(String, PathBuf)], root: Option<&Root>) -> Result<Vec<String>> {
+        let names = RefCell::new(Vec::new());
+        image::copy_files(&self.image, |name| {
+            let name = safe_name(name)?;
+            let path = self.directory.join(&name);
+            names.borrow_mut().push(name);
+            Some(path)
+        })?;
+        let names = names.into_inner();
+        for name in &names {
+            let path = self.directory.join(name);
+            let program = name.rsplit_once('.').map_or(&**name, |(program, _)| program);
+            let own = programs.iter().find(|(other, _)| other == program || is_short(program, other));
+            let own = match root {
+                Some(root) => program_of(&path).and_then(|program| root.file(&program)),
+                None => own.map(|(_, file)| file.clone()),
+            };
+            note(&beside(&path, OWN), own.as_deref())?;
+            note(&beside(&path, ROOT), root.map(Root::directory))?;
         }
         let _ = fs::remove_file(&self.image);
-        if !names.is_empty() {
-            eprintln!("Core files: {}. To see the callers of each thread, or to open gdb:", names.join(", "));
-            eprintln!("    cargo xtask core\n    cargo xtask core --gdb");
-        }
-        Ok(())
+        Ok(names)
     }
+}
+
+/// Says which core files there are, and what to do with them.
+pub fn say(names: &[String]) {
+    if !names.is_empty() {
+        eprintln!("Core files: {}. To see the callers of each thread, or to open gdb:", names.join(", "));
+        eprintln!("    cargo xtask core\n    cargo xtask core --gdb");
+    }
+}
+
+/// Returns the program's own file and the number of threads of a core file.
+///
+/// # Errors
+///
+/// It is no core file.
+pub fn summary(core: &Path) -> Result<(Option<PathBuf>, usize)> {
+    let own = fs::read_to_string(beside(core, OWN)).ok().map(PathBuf::from);
+    Ok((own, CoreFile::parse(fs::read(core)?)?.threads.len()))
+}
+
+/// Returns the path in the machine of the program that left a core file, if the file says it.
+fn program_of(core: &Path) -> Option<String> {
+    CoreFile::parse(fs::read(core).ok()?).ok()?.executable
+}
+
+/// Writes a path into a file, or removes the file if there is none.
+fn note(file: &Path, path: Option<&Path>) -> Result<()> {
+    match path {
+        Some(path) => fs::write(file, path.as_os_str().as_encoded_bytes())?,
+        None => drop(fs::remove_file(file)),
+    }
+    Ok(())
 }
 
 /// Returns whether a name is that of a program, cut off as the kernel does.
@@ -129,23 +172,15 @@ fn safe_name(name: &[u8]) -> Option<String> {
     (!name.starts_with('.') && name != "lost+found" && name.chars().all(is_harmless)).then(|| name.to_string())
 }
 
-/// Returns the file with the path of the program, beside a core file.
-fn beside(core: &Path) -> PathBuf {
-    let mut name = core.as_os_str().to_owned();
-    name.push("~program");
-    name.into()
-}
+/// Ends of the names of files beside a core file: with the path of the program, and with that of the root.
+const OWN: &str = "~program";
+const ROOT: &str = "~root";
 
-/// Writes a file, and leaves holes where there are zeros.
-fn write_sparse(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    for (number, block) in bytes.chunks(4096).enumerate() {
-        if block.iter().any(|byte| *byte != 0) {
-            file.seek(SeekFrom::Start(4096 * number as u64))?;
-            file.write_all(block)?;
-        }
-    }
-    file.set_len(bytes.len() as u64)
+/// Returns a file beside a core file.
+fn beside(core: &Path, end: &str) -> PathBuf {
+    let mut name = core.as_os_str().to_owned();
+    name.push(end);
+    name.into()
 }
 
 /// A thread in a core file.
@@ -164,6 +199,8 @@ struct CoreFile {
     threads: Vec<CoreThread>,
     /// Pairs of the auxiliary vector.
     auxiliary: Vec<(u64, u64)>,
+    /// The path in the machine of the first file that was mapped: the program.
+    executable: Option<String>,
     /// Address, place and length of each segment.
     memory: Vec<(u64, usize, usize)>,
 }
@@ -180,6 +217,15 @@ fn thread_of(status: &[u8]) -> Option<CoreThread> {
     Some(CoreThread { number: word(status, 32)? as u32, signal: *status.get(12)?, pc: word(status, 112)?, registers })
 }
 
+/// Returns the first name of a list of files: their number, the size of a page, three words for each, and the names,
+/// each with a NUL behind it.
+fn first_name(list: &[u8]) -> Option<String> {
+    let count = usize::try_from(word(list, 0)?).ok()?;
+    let names = list.get(count.checked_mul(FILES_ENTRY)?.checked_add(FILES_HEAD)?..)?;
+    let name = names.split(|byte| *byte == 0).next().filter(|name| !name.is_empty() && count > 0)?;
+    String::from_utf8(name.to_vec()).ok()
+}
+
 impl CoreFile {
     fn parse(bytes: Vec<u8>) -> Result<CoreFile> {
         let header = FileHeader64::<Endianness>::parse(&*bytes).context("it is no ELF file")?;
@@ -188,6 +234,7 @@ impl CoreFile {
             bail!("it is no core file of RISC-V");
         }
         let (mut threads, mut auxiliary, mut memory) = (Vec::new(), Vec::new(), Vec::new());
+        let mut executable = None;
         // A file that was cut off may lack the last ones.
         for segment in header.program_headers(endian, &*bytes)? {
             let (offset, length) = segment.file_range(endian);
@@ -204,13 +251,15 @@ impl CoreFile {
                 } else if kind == NT_AUXV {
                     let pairs = note.desc().chunks_exact(16);
                     auxiliary.extend(pairs.filter_map(|pair| Some((word(pair, 0)?, word(pair, 8)?))));
+                } else if kind == NT_FILE {
+                    executable = executable.or_else(|| first_name(note.desc()));
                 }
             }
         }
         if threads.is_empty() {
             bail!("it has no thread: it was cut off before its registers");
         }
-        Ok(CoreFile { threads, auxiliary, memory, bytes })
+        Ok(CoreFile { threads, auxiliary, executable, memory, bytes })
     }
 
     fn auxiliary(&self, key: u64) -> u64 {
@@ -297,7 +346,7 @@ fn all(context: &Context) -> Result<Vec<(SystemTime, PathBuf)>> {
     for entry in entries {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_file() && !name.ends_with("~program") && name != "disk.img" && name != "gdb" {
+        if path.is_file() && !name.ends_with(OWN) && !name.ends_with(ROOT) && name != "disk.img" && name != "gdb" {
             files.push((path.metadata()?.modified()?, path));
         }
     }
@@ -323,8 +372,9 @@ pub fn core(context: &Context, arguments: &cli::Core) -> Result<ExitCode> {
     };
     let program = match &arguments.program {
         Some(program) => Some(program.clone()),
-        None => fs::read_to_string(beside(&path)).ok().map(PathBuf::from),
+        None => fs::read_to_string(beside(&path, OWN)).ok().map(PathBuf::from),
     };
+    let root = fs::read_to_string(beside(&path, ROOT)).ok().map(PathBuf::from);
     let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let core = CoreFile::parse(bytes).with_context(|| path.display().to_string())?;
     if arguments.file.is_none() && files.len() > 1 {
@@ -333,7 +383,7 @@ pub fn core(context: &Context, arguments: &cli::Core) -> Result<ExitCode> {
     }
     print!("{}", describe(context, &path, &core, program.as_deref())?);
     if arguments.gdb {
-        open_gdb(context, &path, &core, program.as_deref(), &arguments.arguments)
+        open_gdb(context, &path, &core, (program.as_deref(), root.as_deref()), &arguments.arguments)
     } else {
         Ok(ExitCode::SUCCESS)
     }
@@ -371,7 +421,7 @@ fn open_gdb(
     context: &Context,
     path: &Path,
     core: &CoreFile,
-    program: Option<&Path>,
+    (program, root): (Option<&Path>, Option<&Path>),
     arguments: &[String],
 ) -> Result<ExitCode> {
     const GDB: &str = "gdb-multiarch";
@@ -385,7 +435,7 @@ fn open_gdb(
         None => 0,
     };
     let script = directory(context).join("gdb");
-    gdb::write_for_core(&script, &context.workspace.root, program, moved, path)?;
+    gdb::write_for_core(&script, &context.workspace.root, (program, root), moved, path)?;
     let status = children::command(GDB).arg("-x").arg(&script).args(arguments).status();
     let status = status.with_context(|| format!("cannot run {GDB}"))?;
     status
@@ -450,6 +500,19 @@ mod tests {
             damaged[at] ^= 0xff;
             let _ = CoreFile::parse(damaged).map(|core| core.memory(0x8000, 100).len());
         }
+    }
+
+    #[test]
+    fn the_first_name_of_mapped_files_is_the_program() {
+        let list = |count: u64, names: &[u8]| {
+            let head = [count.to_le_bytes(), 4096u64.to_le_bytes()].concat();
+            [&head[..], &vec![1; count.min(4) as usize * FILES_ENTRY], names].concat()
+        };
+        assert_eq!(first_name(&list(2, b"/usr/bin/bash\0/lib/libc.so.6\0")), Some("/usr/bin/bash".into()));
+        for (count, names) in [(0, &b"/x\0"[..]), (1, b""), (1, b"\xff\0"), (1 << 40, b"/x\0"), (u64::MAX, b"/x\0")] {
+            assert_eq!(first_name(&list(count, names)), None);
+        }
+        assert_eq!(first_name(&[0; 7]), None);
     }
 
     #[test]

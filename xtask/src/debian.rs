@@ -140,6 +140,11 @@ impl Root {
         }
     }
 
+    /// Returns the file on this host that has this path in the machine, if there is one.
+    pub fn file(&self, path: &str) -> Option<PathBuf> {
+        inside(&self.directory, Path::new(path), LastLink::Follow).ok().filter(|file| file.is_file())
+    }
+
     /// Returns the directory on this host.
     pub fn directory(&self) -> &Path {
         &self.directory
@@ -508,6 +513,8 @@ mod tests {
         assert_eq!(root.program("awk").unwrap(), "/usr/bin/awk");
         assert_eq!(root.program("./awk").unwrap(), "./awk");
         assert!(root.program("sed").is_err());
+        assert_eq!(root.file("/bin/awk"), Some(directory.join("usr/bin/gawk")));
+        assert_eq!(root.file("/bin/sed"), None);
         let archive = root.archive(&[("etc/more".into(), 0o600, b"more".to_vec())]).unwrap();
         let entries: Vec<_> = cpio::entries(&archive).collect::<Result<_, _>>().unwrap();
         let found: Vec<_> = entries

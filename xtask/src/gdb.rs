@@ -44,9 +44,18 @@ pub fn write(file: &Path, root: &Path, kernel: &Path, program: Option<&Path>, po
 /// # Errors
 ///
 /// A file cannot be read or written.
-pub fn write_for_core(file: &Path, root: &Path, program: Option<&Path>, moved: u64, core: &Path) -> Result<()> {
+pub fn write_for_core(
+    file: &Path,
+    tree: &Path,
+    (program, root): (Option<&Path>, Option<&Path>),
+    moved: u64,
+    core: &Path,
+) -> Result<()> {
     let in_program = program.map(|program| address_of(program, OF_A_PROGRAM)).transpose()?.flatten();
     let mut text = String::from("set pagination off\nset confirm off\nset architecture riscv:rv64\n");
+    if let Some(root) = root {
+        let _ = writeln!(text, "set auto-load libthread-db off\nset sysroot {}", root.display());
+    }
     if let Some(program) = program {
         let _ = writeln!(text, "file {}", program.display());
     }
@@ -54,7 +63,7 @@ pub fn write_for_core(file: &Path, root: &Path, program: Option<&Path>, moved: u
     for (name, value) in variables([0, in_program.map_or(0, |address| address.wrapping_add(moved))]) {
         let _ = writeln!(text, "set $cops_{name} = {value:#x}");
     }
-    let _ = writeln!(text, "source {}", root.join("xtask/gdb/cops.py").display());
+    let _ = writeln!(text, "source {}", tree.join("xtask/gdb/cops.py").display());
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 

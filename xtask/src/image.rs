@@ -127,16 +127,16 @@ pub fn replay(image: &Path, last: u32) -> anyhow::Result<()> {
     volume.unmount().map_err(|error| anyhow!("the volume is not unmounted: {error:?}"))
 }
 
-/// Returns the names and contents of the files at the top of an image's volume, whose journal is replayed.
+/// Copies the files at the top of an image's volume, whose journal is replayed, to the paths that `path` chooses by
+/// their names. Blocks of zeros become holes.
 ///
 /// # Errors
 ///
-/// The volume is not to be had, or a file cannot be read.
-pub fn files(image: &Path) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+/// The volume is not to be had, a file cannot be read, or a copy not be written.
+pub fn copy_files(image: &Path, path: impl Fn(&[u8]) -> Option<PathBuf>) -> anyhow::Result<()> {
     const NAMES: usize = 64;
-    const PIECE: usize = 1 << 20;
     let mut volume = mounted(image)?;
-    let (mut found, mut place) = (Vec::new(), 0);
+    let mut place = 0;
     loop {
         let entries = volume.list(volume.root(), place, NAMES).map_err(|error| anyhow!("the directory: {error:?}"))?;
         let Some(last) = entries.last() else { break };
@@ -144,24 +144,43 @@ pub fn files(image: &Path) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         for entry in entries {
             let name = String::from_utf8_lossy(&entry.name).into_owned();
             let attributes = volume.attributes(entry.inode).map_err(|error| anyhow!("{name}: {error:?}"))?;
-            if attributes.mode & 0o170_000 != 0o100_000 {
-                continue;
+            if attributes.mode & 0o170_000 == 0o100_000
+                && let Some(path) = path(&entry.name)
+            {
+                let read = |at: u64, piece: &mut [u8]| {
+                    volume.read(entry.inode, at, piece).map_err(|error| anyhow!("{name}: {error:?}"))
+                };
+                copy_sparse(attributes.size, read, &path)?;
             }
-            let mut bytes = vec![0; usize::try_from(attributes.size)?];
-            let mut done = 0;
-            while done < bytes.len() {
-                let end = bytes.len().min(done + PIECE);
-                let count = volume.read(entry.inode, done as u64, &mut bytes[done..end]);
-                match count.map_err(|error| anyhow!("{name}: {error:?}"))? {
-                    0 => break,
-                    count => done += count,
-                }
-            }
-            found.push((entry.name, bytes));
         }
     }
-    volume.unmount().map_err(|error| anyhow!("the volume is not unmounted: {error:?}"))?;
-    Ok(found)
+    volume.unmount().map_err(|error| anyhow!("the volume is not unmounted: {error:?}"))
+}
+
+/// Writes a file of this size piece by piece, and leaves holes where there are zeros.
+fn copy_sparse(
+    size: u64,
+    mut read: impl FnMut(u64, &mut [u8]) -> anyhow::Result<usize>,
+    path: &Path,
+) -> anyhow::Result<()> {
+    const BLOCK: usize = 4096;
+    let cannot = || format!("cannot write {}", path.display());
+    let file = File::create(path).with_context(cannot)?;
+    let (mut at, mut piece) = (0, vec![0; 256 * BLOCK]);
+    while at < size {
+        let room = usize::try_from(size - at).unwrap_or(usize::MAX).min(piece.len());
+        let count = read(at, &mut piece[..room])?;
+        if count == 0 {
+            break;
+        }
+        for (number, block) in piece[..count].chunks(BLOCK).enumerate() {
+            if block.iter().any(|byte| *byte != 0) {
+                file.write_all_at(block, at + (number * BLOCK) as u64).with_context(cannot)?;
+            }
+        }
+        at += count as u64;
+    }
+    file.set_len(size).with_context(cannot)
 }
 
 fn mounted(image: &Path) -> anyhow::Result<Volume<FileDevice>> {

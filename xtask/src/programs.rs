@@ -4,18 +4,22 @@
 //! process is `apps/linux-init`, which finds the command in a file there: the boot command line has no place for
 //! arguments with spaces. Its status is that of the command, so QEMU's is, and so is this program's.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use filesystem::cpio;
 
+use crate::board::Configuration;
 use crate::build::Products;
 use crate::callers::Programs;
 use crate::cli::{self, LinuxAction};
 use crate::context::{Context, Need, command_line};
+use crate::cores::{self, CoreDisk};
 use crate::debian::{Root, SEARCH_PATH};
 use crate::exercises;
 use crate::screen::Screen;
+use crate::toolchain::Toolchain;
 use crate::workspace::write_if_changed;
 
 /// The first process, and its path in the machine.
@@ -44,23 +48,60 @@ pub fn linux(context: &Context, arguments: &cli::Linux) -> Result<ExitCode> {
 
 /// Boots packages and runs a command; returns its status.
 fn run(context: &Context, arguments: &cli::LinuxRun) -> Result<ExitCode> {
-    let root = Root::prepare(context, &arguments.packages)?;
-    let mut command = arguments.command.clone();
-    if command.is_empty() {
-        command = SHELL.map(String::from).to_vec();
-    }
-    command[0] = root.program(&command[0])?;
-    let (toolchain, products) = context.build(Need::Boot)?;
-    let terminal = std::env::var("TERM").unwrap_or_else(|_| "vt100".into());
-    let environment = environment(&[format!("TERM={terminal}"), "LANG=C.UTF-8".into()]);
-    let files = [command_file(&command)?, environment_file(&environment)?];
-    let products = with_root(context, products, &root, "run", &files)?;
-    let words = arguments.boot.scheduling.words() + &command_line(&format!("/{INIT_PATH}"), &[])?;
-    let mut configuration = context.configuration(&products, &arguments.boot.machine, words);
-    arguments.boot.connect(&mut configuration)?;
+    let LinuxMachine { toolchain, configuration, root, disk } =
+        LinuxMachine::prepare(context, arguments, &cores::directory(context))?;
     let log = context.log("linux");
     let screen = Screen::new(Programs::default(), context.progress.verbose);
-    crate::run::interact(&toolchain, &context.board, &configuration, &log, screen, arguments.limit)
+    let ended = crate::run::interact(&toolchain, &context.board, &configuration, &log, screen, arguments.limit);
+    if let Some(disk) = disk {
+        cores::say(&disk.collect(&[], Some(&root))?);
+    }
+    ended
+}
+
+/// A machine that runs one command of packages.
+pub struct LinuxMachine {
+    /// The tools.
+    pub toolchain: Toolchain,
+    /// The machine.
+    pub configuration: Configuration,
+    /// The packages.
+    pub root: Root,
+    /// The disk for core files, if they are wanted.
+    pub disk: Option<CoreDisk>,
+}
+
+impl LinuxMachine {
+    /// Fetches the packages, and builds all that the machine needs. Core files come into `cores`.
+    ///
+    /// # Errors
+    ///
+    /// A package cannot be fetched, has no such program, or the machine cannot be built.
+    pub fn prepare(context: &Context, arguments: &cli::LinuxRun, cores: &Path) -> Result<LinuxMachine> {
+        let root = Root::prepare(context, &arguments.packages)?;
+        let mut command = arguments.command.clone();
+        if command.is_empty() {
+            command = SHELL.map(String::from).to_vec();
+        }
+        command[0] = root.program(&command[0])?;
+        let (toolchain, products) = context.build(Need::Boot)?;
+        let terminal = std::env::var("TERM").unwrap_or_else(|_| "vt100".into());
+        let environment = environment(&[format!("TERM={terminal}"), "LANG=C.UTF-8".into()]);
+        let files = [command_file(&command)?, environment_file(&environment)?];
+        let products = with_root(context, products, &root, "run", &files)?;
+        let disk = if arguments.core { Some(CoreDisk::make(context, cores)?) } else { None };
+        let (mut words, mut of_init) = (arguments.boot.scheduling.words(), Vec::new());
+        if disk.is_some() {
+            let (device, directory) = CoreDisk::place(arguments.boot.disks.len());
+            words += &CoreDisk::words();
+            of_init = vec![device, directory.into()];
+        }
+        words += &command_line(&format!("/{INIT_PATH}"), &of_init)?;
+        let mut configuration = context.configuration(&products, &arguments.boot.machine, words);
+        arguments.boot.connect(&mut configuration)?;
+        configuration.disks.extend(disk.as_ref().map(|disk| disk.image().to_path_buf()));
+        Ok(LinuxMachine { toolchain, configuration, root, disk })
+    }
 }
 
 /// Returns variables of every command, and more of them.

@@ -15,7 +15,7 @@ use crate::build::Products;
 use crate::callers::Programs;
 use crate::cli;
 use crate::context::{Context, Need, command_line};
-use crate::cores::CoreDisk;
+use crate::cores::{self, CoreDisk};
 use crate::gdb;
 use crate::guest::{self, Echo, Failure, FailureKind, Guest};
 use crate::own;
@@ -55,7 +55,7 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
         Kernel::Unix => unix(context, arguments)?,
         Kernel::Micro => micro(context, arguments)?,
     };
-    let disk = if arguments.core { Some(CoreDisk::make(context)?) } else { None };
+    let disk = if arguments.core { Some(CoreDisk::make(context, &cores::directory(context))?) } else { None };
     let command_line = match &disk {
         Some(_) => {
             let given = CoreDisk::arguments(arguments.boot.disks.len(), &program, &arguments.arguments);
@@ -82,7 +82,7 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
     let screen = Screen::new(Programs::new(products.files.clone()), context.progress.verbose);
     let ended = interact(&toolchain, &context.board, &configuration, &log, screen, arguments.limit);
     if let Some(disk) = disk {
-        disk.collect(context, &products)?;
+        cores::say(&disk.collect(&products.files, None)?);
     }
     ended
 }

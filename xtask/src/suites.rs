@@ -33,6 +33,7 @@ use crate::callers::Programs;
 use crate::children::{self, Child, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
+use crate::cores;
 use crate::dist;
 use crate::emulator;
 use crate::exercises;
@@ -44,6 +45,7 @@ use crate::linux::{self, DebianKernel, Servers};
 use crate::linux_target;
 use crate::own::{self, Chosen};
 use crate::profile::Sampler;
+use crate::programs::LinuxMachine;
 use crate::serial::{TestLine, test_line};
 use crate::soak;
 use crate::toolchain::{self, Item, Toolchain};
@@ -758,7 +760,14 @@ fn linux<'a>(
             Ok((Tally { passed, failed }, failures))
         })
     });
-    Ok(parts.collect())
+    let mut parts: Vec<_> = parts.collect();
+    // Left out with the exercises of other names.
+    if image::tools_are_there() && is_meant("core file") {
+        let machine = cli::Machine { memory: None, ..chosen_machine(arguments, Some(arguments.harts.unwrap_or(1))) };
+        let boots = Boots { context, toolchain, products, machine };
+        parts.push(boots.part("core file of a program of Debian", Boots::core_of_debian));
+    }
+    Ok(parts)
 }
 
 /// The root task that measures the effects of boot words.
@@ -1354,6 +1363,35 @@ impl Boots<'_> {
             guest
                 .wait_for("the server's answer", SILENCE_LIMIT, |line| (line == "hello from /a/path").then_some(()))?;
             follow(&mut guest, show)
+        })
+    }
+
+    /// Lets a program of Debian with many mapped files die, and looks at its core file as `linux run --core` leaves it.
+    fn core_of_debian(&self, log: &Path, show: Show) -> Found {
+        in_own_directory("core", |directory| {
+            let scheduling = cli::Scheduling::default();
+            let boot = cli::Boot { machine: self.machine.clone(), disks: Vec::new(), forward: Vec::new(), scheduling };
+            let command = ["bash", "-c", "kill -SEGV $$"].map(String::from).to_vec();
+            let arguments = cli::LinuxRun { packages: vec!["bash".into()], command, core: true, limit: None, boot };
+            let prepared = LinuxMachine::prepare(self.context, &arguments, directory)?;
+            let board = &self.context.board;
+            let mut guest = Guest::start(&prepared.toolchain.qemu, board, &prepared.configuration, log, Echo::LogOnly)?;
+            const STATUS: i32 = 128 + 11;
+            match guest.wait_for_end(END_LIMIT) {
+                Err(Failure { kind: FailureKind::EndedBadly { status, .. }, .. }) if status.code() == Some(STATUS) => {}
+                Ok(()) => bail!("the program did not die"),
+                Err(failure) => return Err(failure.into()),
+            }
+            let disk = prepared.disk.context("the machine has no disk for core files")?;
+            let names = disk.collect(&[], Some(&prepared.root))?;
+            let [name] = &names[..] else { bail!("there is not one core file: {names:?}") };
+            let (own, threads) = cores::summary(&directory.join(name))?;
+            let expected = prepared.root.file("/usr/bin/bash");
+            if own != expected || threads != 1 {
+                bail!("{name}: {threads} threads, and {own:?} is not {expected:?}");
+            }
+            show("a program of Debian left a core file with its thread, and the path of its own file");
+            Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
         })
     }
 

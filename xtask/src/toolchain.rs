@@ -564,8 +564,8 @@ fn is_debian(os_release: &str) -> bool {
 
 /// Returns a variable's value in the text of os-release(5).
 fn value_of<'a>(key: &str, os_release: &'a str) -> &'a str {
-    let values = os_release.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-    values.last().unwrap_or("").trim_matches('"')
+    let mut values = os_release.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    values.next_back().unwrap_or("").trim_matches('"')
 }
 
 /// Returns whether QEMU finds the firmware of `-bios default`, or would find it if it were there.

@@ -7,6 +7,8 @@
 //! * `/etc/cops/command`: the path of a program and its arguments, each with a NUL behind it;
 //! * `/etc/cops/exercises`: if it is there, paths of programs to run instead of the command.
 //!
+//! With two arguments it first mounts a volume: the device and the directory, which it makes.
+//!
 //! The command is a child, because the first process is no place for a program that does not expect it: the signals
 //! that end other processes do not end that one. The child gets a process group of its own in the console's foreground.
 //! It does that itself, as this program's second form, before it becomes the command: its parent could be too late.
@@ -51,12 +53,32 @@ async fn main() {
     let status = match &words[..] {
         [_, form] if form == SECOND_FORM => become_command(strings(COMMAND).await).await,
         [_, form, path] if form == SECOND_FORM => become_exercise(path).await,
-        _ => match cops::file::read(EXERCISES).await {
-            Ok(paths) => run_exercises(&paths).await,
-            Err(_) => run_command().await,
+        [_, device, directory] => match mount(device, directory) {
+            Ok(()) => run().await,
+            Err(error) => {
+                println!("linux-init: {device} cannot be mounted on {directory}: {error}");
+                NOT_STARTED
+            }
         },
+        _ => run().await,
     };
     cops::process::exit(status);
+}
+
+/// Runs what the files of the archive name.
+async fn run() -> i32 {
+    match cops::file::read(EXERCISES).await {
+        Ok(paths) => run_exercises(&paths).await,
+        Err(_) => run_command().await,
+    }
+}
+
+/// Mounts the volume of ext4 on a device on a new directory, where every process may make files.
+fn mount(device: &str, directory: &str) -> Result<(), Errno> {
+    let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
+    let path = text(directory)?;
+    system::file::make_directory(&path, 0o755)?;
+    system::file::mount_device(&text(device)?, &path, c"ext4", 0)
 }
 
 /// Runs the command and returns its status; 128 and the signal's number if a signal ended it.
