@@ -1,5 +1,7 @@
 //! Structures and constants that calls exchange, with Linux riscv64's layouts.
 
+use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+
 /// Seconds and nanoseconds (`struct timespec`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -294,10 +296,55 @@ impl SocketAddress {
     }
 }
 
+/// Bytes of the longest address of the network (`struct sockaddr_in6`).
+pub const LONGEST_ADDRESS: usize = 28;
+
+/// Returns an address as it lies in memory, and its length: `struct sockaddr_in` or `struct sockaddr_in6`.
+#[doc(alias = "sockaddr_in6")]
+pub fn bytes_of_address(address: SocketAddr) -> ([u8; LONGEST_ADDRESS], usize) {
+    let mut bytes = [0; LONGEST_ADDRESS];
+    match address {
+        SocketAddr::V4(address) => {
+            let address = SocketAddress { address: address.ip().octets(), port: address.port() };
+            bytes[..SocketAddress::SIZE].copy_from_slice(&address.to_bytes());
+            (bytes, SocketAddress::SIZE)
+        }
+        SocketAddr::V6(address) => {
+            bytes[..2].copy_from_slice(&AF_INET6.to_le_bytes());
+            bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+            bytes[4..8].copy_from_slice(&address.flowinfo().to_be_bytes());
+            bytes[8..24].copy_from_slice(&address.ip().octets());
+            bytes[24..].copy_from_slice(&address.scope_id().to_le_bytes());
+            (bytes, LONGEST_ADDRESS)
+        }
+    }
+}
+
+/// Reads an address as it lies in memory. The scope of one of IPv6 may be missing, as in its first form (RFC 2133).
+/// `None` for another family, or if there are too few bytes.
+pub fn address_of_bytes(bytes: &[u8]) -> Option<SocketAddr> {
+    match u16::from_le_bytes(*bytes.first_chunk()?) {
+        AF_INET => {
+            let address = SocketAddress::from_bytes(*bytes.first_chunk()?)?;
+            Some(SocketAddrV4::new(address.address.into(), address.port).into())
+        }
+        AF_INET6 => {
+            let address: [u8; 16] = *bytes.get(8..)?.first_chunk()?;
+            let scope =
+                bytes.get(24..28).and_then(|scope| scope.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word));
+            let (port, flow) = (u16::from_be_bytes([bytes[2], bytes[3]]), *bytes[4..].first_chunk()?);
+            Some(SocketAddrV6::new(address.into(), port, u32::from_be_bytes(flow), scope).into())
+        }
+        _ => None,
+    }
+}
+
 /// Address family: sockets within the machine, which exist in pairs.
 pub const AF_UNIX: u16 = 1;
 /// Address family: IPv4.
 pub const AF_INET: u16 = 2;
+/// Address family: IPv6.
+pub const AF_INET6: u16 = 10;
 /// Address family: none; `connect` with it dissolves a datagram socket's association.
 pub const AF_UNSPEC: u16 = 0;
 /// Kind of socket: byte stream.
@@ -331,6 +378,11 @@ pub mod socket_option {
     /// Level `IPPROTO_IP`: report every failure that the network tells of.
     pub const IP_RECVERR: u32 = 11;
     pub const IPPROTO_TCP: u32 = 6;
+    pub const IPPROTO_IPV6: u32 = 41;
+    /// Level `IPPROTO_IPV6`: as `IP_RECVERR`.
+    pub const IPV6_RECVERR: u32 = 25;
+    /// Level `IPPROTO_IPV6`: `::` stands for IPv6's addresses only.
+    pub const IPV6_V6ONLY: u32 = 26;
     pub const IPPROTO_UDP: u32 = 17;
     pub const TCP_NODELAY: u32 = 1;
 }

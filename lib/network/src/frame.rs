@@ -4,7 +4,11 @@
 //! (lengths, checksums, sequence numbers) is decided later by the protocol code; a packet that is misread here can at
 //! worst be offered to the wrong socket, which then refuses it.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::Ipv4Addr;
+#[cfg(test)]
+use core::net::SocketAddr;
+
+use crate::table::Key;
 
 const ETHERNET_HEADER: usize = 14;
 const ETHERNET_TYPE_IPV4: u16 = 0x0800;
@@ -15,11 +19,11 @@ const PROTOCOL_UDP: u8 = 17;
 /// "More fragments" and the fragment offset in an IPv4 header's flags field.
 const FRAGMENT_BITS: u16 = 0x3fff;
 
-/// Addresses, numbers and flags of a TCP segment. `local` is its destination, `remote` its source.
+/// Ends, numbers and flags of a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    pub(crate) local: SocketAddrV4,
-    pub(crate) remote: SocketAddrV4,
+    /// The local end is its destination, the remote one its source.
+    pub(crate) key: Key,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
     /// Length in sequence space: data, SYN and FIN.
@@ -34,8 +38,8 @@ impl Segment {
     const ACK: u8 = 0x10;
 
     #[cfg(test)]
-    pub(crate) fn new(local: SocketAddrV4, remote: SocketAddrV4, sequence: u32, length: u32, flags: u8) -> Self {
-        Segment { local, remote, sequence, acknowledgement: 0, length, flags }
+    pub(crate) fn new(local: SocketAddr, remote: SocketAddr, sequence: u32, length: u32, flags: u8) -> Self {
+        Segment { key: Key::new(local, remote), sequence, acknowledgement: 0, length, flags }
     }
 
     pub(crate) fn is_reset(&self) -> bool {
@@ -69,16 +73,9 @@ impl Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packet {
     Tcp(Segment),
-    Udp {
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
-    },
+    Udp(Key),
     /// An ICMP error about a packet that this host sent.
-    Unreachable {
-        about: Quoted,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
-    },
+    Unreachable(Quoted, Key),
     Arp,
     /// Another packet for this host or its network, answered by the protocol code, if necessary.
     Other,
@@ -146,8 +143,11 @@ fn look(packet: &[u8], length: usize) -> Option<Packet> {
     if half(packet, 6)? & FRAGMENT_BITS != 0 {
         return None;
     }
-    let source = Ipv4Addr::from_bits(word(packet, 12)?);
-    let destination = Ipv4Addr::from_bits(word(packet, 16)?);
+    let (source, destination) = (word(packet, 12)?, word(packet, 16)?);
+    let key_of = |payload: &[u8]| {
+        let ports = u32::from(half(payload, 2)?) << 16 | u32::from(half(payload, 0)?);
+        Some(Key::of_four(destination, source, ports))
+    };
     let total = usize::from(half(packet, 2)?);
     let payload = packet.get(header..total.min(packet.len()))?;
     let payload_length = (total <= length).then(|| total - header)?;
@@ -157,18 +157,14 @@ fn look(packet: &[u8], length: usize) -> Option<Packet> {
             let data = usize::from(byte(payload, 12)? >> 4) * 4;
             let control = u32::from(flags & Segment::SYN != 0) + u32::from(flags & Segment::FIN != 0);
             Packet::Tcp(Segment {
-                local: SocketAddrV4::new(destination, half(payload, 2)?),
-                remote: SocketAddrV4::new(source, half(payload, 0)?),
+                key: key_of(payload)?,
                 sequence: word(payload, 4)?,
                 acknowledgement: word(payload, 8)?,
                 length: payload_length.saturating_sub(data) as u32 + control,
                 flags,
             })
         }
-        PROTOCOL_UDP => Packet::Udp {
-            local: SocketAddrV4::new(destination, half(payload, 2)?),
-            remote: SocketAddrV4::new(source, half(payload, 0)?),
-        },
+        PROTOCOL_UDP => Packet::Udp(key_of(payload)?),
         PROTOCOL_ICMP => look_at_error(payload).unwrap_or(Packet::Other),
         _ => Packet::Other,
     })
@@ -190,14 +186,13 @@ fn look_at_error(message: &[u8]) -> Option<Packet> {
     }
     let transport = quoted.get(header..)?;
     // The quoted source is this host.
-    let local = SocketAddrV4::new(Ipv4Addr::from_bits(word(quoted, 12)?), half(transport, 0)?);
-    let remote = SocketAddrV4::new(Ipv4Addr::from_bits(word(quoted, 16)?), half(transport, 2)?);
+    let key = Key::of_four(word(quoted, 12)?, word(quoted, 16)?, word(transport, 0)?);
     let about = match byte(quoted, 9)? {
         PROTOCOL_TCP => Quoted::Tcp,
         PROTOCOL_UDP => Quoted::Udp,
         _ => return None,
     };
-    Some(Packet::Unreachable { about, local, remote })
+    Some(Packet::Unreachable(about, key))
 }
 
 #[cfg(test)]
@@ -225,8 +220,8 @@ mod tests {
         let Packet::Tcp(segment) = classify_ipv4(&tcp(0x02)) else {
             panic!("not a segment");
         };
-        assert_eq!(segment.local, "10.0.2.15:80".parse().unwrap());
-        assert_eq!(segment.remote, "10.0.2.2:4660".parse().unwrap());
+        assert_eq!(segment.key.local(), "10.0.2.15:80".parse().unwrap());
+        assert_eq!(segment.key.remote(), "10.0.2.2:4660".parse().unwrap());
         assert_eq!((segment.sequence, segment.length), (7, 1));
         assert!(segment.opens() && !segment.is_reset());
         let Packet::Tcp(answer) = classify_ipv4(&tcp(0x12)) else {
@@ -300,7 +295,7 @@ mod tests {
         let Packet::Tcp(segment) = classify_ipv4(&with_options) else {
             panic!("not a segment");
         };
-        assert_eq!((segment.local.port(), segment.remote.port(), segment.sequence), (80, 4660, 7));
+        assert_eq!((segment.key.local().port(), segment.key.remote().port(), segment.sequence), (80, 4660, 7));
         for first in [0x40, 0x44, 0x55, 0x65] {
             let mut packet = tcp(0x02);
             packet[0] = first;
@@ -322,10 +317,9 @@ mod tests {
 
     #[test]
     fn an_error_is_about_the_packet_that_it_quotes() {
-        let about = |about| Packet::Unreachable {
-            about,
-            local: "10.0.2.15:4660".parse().unwrap(),
-            remote: "10.0.2.99:53".parse().unwrap(),
+        let about = |about| {
+            let ends = ["10.0.2.15:4660", "10.0.2.99:53"].map(|end| end.parse().unwrap());
+            Packet::Unreachable(about, Key::new(ends[0], ends[1]))
         };
         for options in [0, 4, 40] {
             let message = unreachable(options);
@@ -351,7 +345,7 @@ mod tests {
 
     /// Whether the headers that tell one from the other are longer than the beginning.
     fn is_unread(first: Packet, packet: Packet) -> bool {
-        matches!((first, packet), (Packet::Other, Packet::Unreachable { .. }))
+        matches!((first, packet), (Packet::Other, Packet::Unreachable(..)))
     }
 
     /// Bytes that end anywhere, often where a header does.

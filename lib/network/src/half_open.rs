@@ -17,7 +17,7 @@
 //! there the ordinary way: it listens, is given the request again, answers it into a [`Sink`] with the sequence number
 //! of the real answer ([`interface_that_draws`]), and then gets the acknowledgement that has just arrived.
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use ethernet::Link;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
@@ -34,7 +34,7 @@ use crate::reply::{Course, packet_length, parse, write_packet};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{COOKIE_LIFE_SECONDS, cookie, initial_sequence_number, interface_that_draws, opened_cookie};
 use crate::slab::{ListenerId, Slab};
-use crate::table::{Hash, Key, Table};
+use crate::table::{ENTRY, Hash, Key, Table};
 use crate::tcp::{Connection, Engine, Holder, TcpOptions, Wire, clamped, duration};
 use crate::time_wait::Remains;
 
@@ -92,8 +92,8 @@ struct Answered {
     _charge: Charge,
 }
 
-/// Bytes of memory for a request: itself, entries of a work list and of the table, and a timer with its position.
-const MEMORY: usize = size_of::<Answered>() + 16 + 4 + 16 + 4 + 2 * (size_of::<(Key, u32)>() + 1);
+/// Bytes of memory for a request over IPv4: itself, entries of a work list and of the table, and a timer with its position.
+const MEMORY: usize = size_of::<Answered>() + 16 + 4 + 16 + 4 + ENTRY;
 
 /// All requests that were answered and not yet acknowledged.
 pub(crate) struct HalfOpen {
@@ -218,9 +218,9 @@ impl Host {
         let has_room = listener.has_room(free) && self.connections.next_index().is_ok() && (self.admits)();
         let (half_open, backlog) = (listener.half_open, listener.backlog);
         let receive_buffer = clamped(listener.options.receive_buffer);
-        let key = Key::new(segment.local, segment.remote);
-        let from = segment.remote;
-        let is_impossible = from.port() == 0 || from.ip().is_unspecified() || self.is_for_many(via, *from.ip());
+        let key = segment.key;
+        let from = key.remote();
+        let is_impossible = from.port() == 0 || from.ip().is_unspecified() || self.is_for_many(via, from.ip());
         let checksums = self.checksums_of(via);
         let course = Course::back(via, key, frame, self.hardware);
         let (false, Some(course), Some(request)) = (is_impossible, course, parse(via, frame, &checksums)) else {
@@ -240,7 +240,7 @@ impl Host {
             let receive_buffer = receive_buffer as u32;
             let request = Request { course, listener, ours, theirs, offer, receive_buffer, since: now, repeated: 0 };
             let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
-            let Ok(charge) = Charge::new(owner, Held::Request, MEMORY, usize::MAX) else {
+            let Ok(charge) = Charge::new(owner, Held::Request, MEMORY + key.memory_beyond_four(), usize::MAX) else {
                 // There would be no memory for the connection either.
                 self.counters.requests_dropped += 1;
                 return;
@@ -280,7 +280,11 @@ impl Host {
     }
 
     /// Returns whether an address is that of many hosts, which no connection can have.
-    pub(crate) fn is_for_many(&self, via: Via, address: Ipv4Addr) -> bool {
+    pub(crate) fn is_for_many(&self, via: Via, address: IpAddr) -> bool {
+        let address = match address {
+            IpAddr::V4(address) => address,
+            IpAddr::V6(address) => return address.is_multicast(),
+        };
         address.is_multicast()
             || address.is_broadcast()
             || (via == Via::Ethernet && self.network.broadcast() == Some(address))
@@ -365,7 +369,7 @@ impl Host {
         if !segment.acknowledges() || segment.is_reset() || segment.is_synchronizing() {
             return Some(answer);
         }
-        let Some(index) = self.find_listener(segment.local) else {
+        let Some(index) = self.find_listener(segment.key) else {
             return Some(answer);
         };
         let generation = self.listeners.generation(index);
@@ -376,7 +380,7 @@ impl Host {
             return Some(answer);
         }
         let receive_buffer = clamped(listener.options.receive_buffer) as u32;
-        let key = Key::new(segment.local, segment.remote);
+        let key = segment.key;
         // The acknowledgement is one beyond the cookie, and the segment one beyond the request.
         let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
         let Some(size) = opened_cookie(&self.cookies, key, theirs, ours, now) else {
@@ -498,7 +502,7 @@ impl Host {
                     };
                     self.half_open.timers.no_later_than(index, next);
                     // The address may have been that of a lease which is lost.
-                    if *course.key.local().ip() == self.own {
+                    if self.is_own(course.key.local().ip()) {
                         course.send(&segment, Token(departing), &self.checksums);
                     }
                 }
@@ -520,10 +524,10 @@ fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire,
     let &Request { course, ours, theirs, offer, since, .. } = request;
     let mut wire = Wire::new(course.via, options, since)?;
     wire.next_expected = theirs.wrapping_add(1);
-    wire.socket_mut().listen(endpoint(course.key.local())).map_err(|_| Error::Invalid)?;
+    wire.socket_mut().listen(endpoint(course.key.local())?).map_err(|_| Error::Invalid)?;
     let asked = TcpRepr {
         src_port: course.key.remote().port(),
-        dst_port: course.key.local().port(),
+        dst_port: course.key.local_port(),
         ack_number: None,
         max_seg_size: Some(offer.segment),
         window_scale: offer.scale,
@@ -532,7 +536,7 @@ fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire,
     };
     let mut packet = [0; LONGEST_HEADERS];
     let packet = packet.get_mut(..packet_length(&asked)).ok_or(Error::Invalid)?;
-    let mirrored = Key::new(course.key.remote(), course.key.local());
+    let mirrored = course.key.mirrored();
     write_packet(packet, mirrored, &asked, &ChecksumCapabilities::ignored());
     let mut sink = Sink::new(mtu);
     let mut interface = interface_that_draws(ours, mtu, since);
@@ -543,7 +547,7 @@ fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire,
 
 #[cfg(test)]
 mod tests {
-    use core::net::{Ipv4Addr, SocketAddrV4};
+    use core::net::{Ipv4Addr, SocketAddr};
 
     use alloc::vec::Vec;
     use property::{Limited, with_memory};
@@ -562,8 +566,8 @@ mod tests {
         const BESIDE: usize = 64;
         const LIMIT: usize = 1 << 24;
         let request = |number: usize| {
-            let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
-            let key = Key::new(local, SocketAddrV4::new(Ipv4Addr::LOCALHOST, number as u16));
+            let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
+            let key = Key::new(local, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), number as u16));
             Request {
                 course: Course { via: Via::Local, key, hardware: [[0; 6]; 2] },
                 listener: ListenerId { index: 0, generation: 1 },
@@ -615,7 +619,8 @@ mod tests {
 
     #[test]
     fn an_answer_offers_only_options_of_both_ends() {
-        let key = Key::new(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9));
+        let key =
+            Key::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 9));
         let course = Course { via: Via::Local, key, hardware: [[0; 6]; 2] };
         let answer = |offer, window| answer_to(&course, 100, u32::MAX, offer, window, 1500);
         let all = answer(Offer::of(&REQUEST), 0x2_0000);

@@ -9,7 +9,7 @@
 //!   elsewhere carries a comment with the reason why the invariant still holds.
 //! * *Seen once*: wakers fire on the difference between the states that `settle` saw last and sees now.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ethernet::Link;
 use smoltcp::iface::{Interface, PollResult, SocketSet};
@@ -30,7 +30,7 @@ use crate::reply::Course;
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::Secret;
 use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
-use crate::table::{Key, Ports, Table};
+use crate::table::{Key, LocalEnd, Ports, Table};
 use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, Wire, duration};
 use crate::time_wait::{self, Remains, TimeWait, Verdict};
 use crate::udp::{Datagrams, datagram_payload};
@@ -142,7 +142,7 @@ pub(crate) struct Host {
 
     pub(crate) listeners: Slab<Listener>,
     pub(crate) listening: Table,
-    pub(crate) bindings: Slab<SocketAddrV4>,
+    pub(crate) bindings: Slab<LocalEnd>,
     pub(crate) ports: Ports,
 
     pub(crate) datagrams: Slab<Datagrams>,
@@ -186,12 +186,25 @@ impl Host {
         if stored { Ok(()) } else { Err(Error::Invalid) }
     }
 
-    pub(crate) fn is_own(&self, address: Ipv4Addr) -> bool {
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
         address.is_loopback() || (address == self.own && !self.own.is_unspecified())
     }
 
+    /// Returns whether an address is that of all hosts of the network.
+    pub(crate) fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        address.is_broadcast() || self.network.broadcast() == Some(address)
+    }
+
     /// Returns the interface for packets to `remote`, and their local address.
-    fn route(&self, remote: Ipv4Addr) -> Result<(Via, Ipv4Addr), Error> {
+    fn route(&self, remote: IpAddr) -> Result<(Via, IpAddr), Error> {
+        match remote {
+            IpAddr::V4(remote) => self.route_of_four(remote).map(|(via, address)| (via, address.into())),
+            IpAddr::V6(Ipv6Addr::LOCALHOST) => Ok((Via::Local, remote)),
+            IpAddr::V6(_) => Err(Error::Unreachable),
+        }
+    }
+
+    fn route_of_four(&self, remote: Ipv4Addr) -> Result<(Via, Ipv4Addr), Error> {
         if remote.is_loopback() {
             Ok((Via::Local, Ipv4Addr::LOCALHOST))
         } else if self.own.is_unspecified() {
@@ -206,10 +219,12 @@ impl Host {
     }
 
     /// Returns the route as [`route`](Self::route) does, for a socket that may be bound to one address.
-    pub(crate) fn route_from(&self, local: Ipv4Addr, remote: Ipv4Addr) -> Result<(Via, Ipv4Addr), Error> {
+    pub(crate) fn route_from(&self, local: IpAddr, remote: IpAddr) -> Result<(Via, IpAddr), Error> {
         let (via, preferred) = self.route(remote)?;
         if local.is_unspecified() {
             Ok((via, preferred))
+        } else if local.is_ipv4() != preferred.is_ipv4() {
+            Err(Error::Unreachable)
         } else if via == Via::Ethernet && local.is_loopback() {
             // A loopback address must not appear on a wire.
             Err(Error::Unreachable)
@@ -236,12 +251,13 @@ impl Host {
         self.datagrams.get_mut(index).ok_or(Error::Stale)
     }
 
-    pub(crate) fn find_listener(&self, local: SocketAddrV4) -> Option<u32> {
-        if !self.is_own(*local.ip()) {
+    /// Returns the listener for a packet with this key.
+    pub(crate) fn find_listener(&self, key: Key) -> Option<u32> {
+        if !self.is_own(key.local().ip()) {
             return None;
         }
-        let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
-        self.listening.find(Key::only_local(local)).or_else(|| self.listening.find(Key::only_local(anywhere)))
+        let here = key.without_remote();
+        self.listening.find(here).or_else(|| self.listening.find(here.anywhere()))
     }
 
     // Arriving packets.
@@ -255,20 +271,20 @@ impl Host {
     pub(crate) fn reader_of(&mut self, packet: &Packet, now: Instant) -> Reader {
         let reader = match *packet {
             Packet::Arp => return if self.urgent_arps.takes_one(now) { Reader::STACK } else { Reader::NOBODY },
-            Packet::Udp { local, remote } => {
-                self.find_datagrams(local, remote).and_then(|index| self.datagrams.get(index)).map(|one| one.reader)
+            Packet::Udp(key) => {
+                self.find_datagrams(key).and_then(|index| self.datagrams.get(index)).map(|one| one.reader)
             }
-            Packet::Tcp(Segment { local, remote, .. }) => {
-                let connection = self.table.find(Key::new(local, remote)).and_then(|index| self.connections.get(index));
+            Packet::Tcp(Segment { key, .. }) => {
+                let connection = self.table.find(key).and_then(|index| self.connections.get(index));
                 match connection.map(|connection| connection.reader) {
                     // The connection is not accepted yet, or has no reader.
                     None | Some(Reader::NOBODY) => {
-                        self.find_listener(local).and_then(|index| self.listeners.get(index)).map(|one| one.reader)
+                        self.find_listener(key).and_then(|index| self.listeners.get(index)).map(|one| one.reader)
                     }
                     reader => reader,
                 }
             }
-            Packet::Unreachable { .. } | Packet::Other | Packet::Drop => None,
+            Packet::Unreachable(..) | Packet::Other | Packet::Drop => None,
         };
         reader.unwrap_or(Reader::NOBODY)
     }
@@ -276,10 +292,10 @@ impl Host {
     pub(crate) fn ethernet_input<T: TxToken>(&mut self, packet: Packet, frame: &[u8], answer: T, now: Instant) {
         match packet {
             Packet::Tcp(segment) => self.tcp_input(Via::Ethernet, segment, frame, answer, now),
-            Packet::Udp { local, remote } => self.udp_input(local, remote, frame, answer, now),
-            Packet::Unreachable { about, local, remote } => {
+            Packet::Udp(key) => self.udp_input(key, frame, answer, now),
+            Packet::Unreachable(about, key) => {
                 if is_intact_message(frame, &self.checksums) {
-                    self.unreachable(about, local, remote, now);
+                    self.unreachable(about, key, now);
                 }
             }
             Packet::Arp => {
@@ -300,7 +316,7 @@ impl Host {
     }
 
     fn tcp_input<T: TxToken>(&mut self, via: Via, segment: Segment, frame: &[u8], answer: T, now: Instant) {
-        let key = Key::new(segment.local, segment.remote);
+        let key = segment.key;
         if let Some(index) = self.table.find(key) {
             let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
                 return;
@@ -330,7 +346,7 @@ impl Host {
             return;
         }
         // A lease may have been lost: nothing new begins with its address.
-        if via == Via::Ethernet && !self.is_own(*segment.local.ip()) {
+        if via == Via::Ethernet && !self.is_own(key.local().ip()) {
             poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
             return;
         }
@@ -339,10 +355,10 @@ impl Host {
             self.half_open_input(index, via, segment, frame, answer, now);
             return;
         }
-        let listener = if segment.opens() { self.find_listener(segment.local) } else { None };
+        let listener = if segment.opens() { self.find_listener(key) } else { None };
         match self.time_wait.find(key, &segment, listener.is_some()) {
             Verdict::Unknown => {}
-            Verdict::Replaced => self.ports.leave(segment.local.port()),
+            Verdict::Replaced => self.ports.leave(segment.key.local_port()),
             Verdict::Ignore => return,
             Verdict::Acknowledge(remains) => {
                 if let Some(course) = Course::back(via, key, frame, self.hardware) {
@@ -387,8 +403,7 @@ impl Host {
         };
         self.counters.challenges += 1;
         // smoltcp acknowledges a segment from before its window: give it one in the other side's name.
-        let mirrored =
-            Course { key: Key::new(key.remote(), key.local()), hardware: [course.hardware[1], self.hardware], via };
+        let mirrored = Course { key: key.mirrored(), hardware: [course.hardware[1], self.hardware], via };
         let repeated = mirrored.segment(TcpControl::None, wire.next_number().wrapping_sub(1), wire.acknowledged);
         let mut bytes = [0; ETHERNET_HEADER + 40];
         let bytes = match via {
@@ -409,7 +424,7 @@ impl Host {
         if self.table.find(key).is_some() {
             return Err(Error::AddressInUse);
         }
-        self.ports.join(key.local().port())?;
+        self.ports.join(key.local_port())?;
         let added = self.connections.insert(connection).and_then(|index| {
             self.table.insert(key, index).inspect_err(|_| self.connections.remove(index))?;
             Ok(index)
@@ -421,17 +436,17 @@ impl Host {
                 }
                 self.counters.connections_made += 1;
             }
-            Err(_) => self.ports.leave(key.local().port()),
+            Err(_) => self.ports.leave(key.local_port()),
         }
         added
     }
 
-    fn unreachable(&mut self, about: Quoted, local: SocketAddrV4, remote: SocketAddrV4, now: Instant) {
+    fn unreachable(&mut self, about: Quoted, key: Key, now: Instant) {
         match about {
             // Only a connection that is being made is given up: any host can forge such a message, and an established
             // connection has better evidence.
             Quoted::Tcp => {
-                if let Some(index) = self.table.find(Key::new(local, remote))
+                if let Some(index) = self.table.find(key)
                     && let Some(connection) = self.connections.get_mut(index)
                     && let Engine::Wire(wire) = &mut connection.engine
                     && wire.via == Via::Ethernet
@@ -443,7 +458,7 @@ impl Host {
                     self.remove_closed(index);
                 }
             }
-            Quoted::Udp => self.udp_unreachable(local, remote),
+            Quoted::Udp => self.udp_unreachable(key),
         }
     }
 
@@ -837,7 +852,7 @@ impl Host {
         let own = self.own;
         if let Some(connection) = self.connections.get_mut(index)
             && connection.listed
-            && *connection.key.local().ip() != own
+            && connection.key.local().ip() != own
             && let Engine::Wire(wire) = &mut connection.engine
             && wire.via == Via::Ethernet
         {
@@ -857,7 +872,7 @@ impl Host {
         for _ in 0..EXPIRIES {
             let Some(record) = self.time_wait.expired(now) else { break };
             if let Some(key) = record {
-                self.ports.leave(key.local().port());
+                self.ports.leave(key.local_port());
             }
         }
     }
@@ -871,7 +886,7 @@ impl Host {
         if connection.listed {
             connection.listed = false;
             self.table.remove(connection.key);
-            self.ports.leave(connection.key.local().port());
+            self.ports.leave(connection.key.local_port());
             self.timers.remove(index);
         }
         match connection.holder {
@@ -890,7 +905,7 @@ impl Host {
         let (key, listed, holder) = (connection.key, connection.listed, connection.holder);
         if listed {
             self.table.remove(key);
-            self.ports.leave(key.local().port());
+            self.ports.leave(key.local_port());
         }
         self.timers.remove(index);
         self.connections.remove(index);
@@ -910,13 +925,13 @@ impl Host {
         // The connection's charge is larger, but another task may wait for that memory.
         let charged = Charge::new(charge.owner(), Held::Record, time_wait::MEMORY, free);
         // The port stays in use until the time is over, or the memory for the record is short.
-        let remembered = charged.and_then(|charge| self.ports.join(key.local().port()).map(|()| charge));
+        let remembered = charged.and_then(|charge| self.ports.join(key.local_port()).map(|()| charge));
         self.discard(index);
         if let Ok(charge) = remembered {
             match self.time_wait.enter(key, remains, charge, now) {
                 Ok(None) => {}
                 Ok(Some(oldest)) => self.ports.leave(oldest.local().port()),
-                Err(_) => self.ports.leave(key.local().port()),
+                Err(_) => self.ports.leave(key.local_port()),
             }
         }
     }
@@ -945,12 +960,20 @@ pub(crate) fn poll_one<T: TxToken>(
     interface.poll_ingress_single(now, &mut device, sockets);
 }
 
-pub(crate) fn ip_endpoint(endpoint: SocketAddrV4) -> IpEndpoint {
-    IpEndpoint::new(IpAddress::Ipv4(*endpoint.ip()), endpoint.port())
+/// Returns an address for a packet. [`Error::Unreachable`] for one of IPv6, which no interface has.
+fn ip_address(address: IpAddr) -> Result<IpAddress, Error> {
+    match address {
+        IpAddr::V4(address) => Ok(IpAddress::Ipv4(address)),
+        IpAddr::V6(_) => Err(Error::Unreachable),
+    }
 }
 
-pub(crate) fn endpoint(endpoint: SocketAddrV4) -> IpListenEndpoint {
-    IpListenEndpoint { addr: Some(IpAddress::Ipv4(*endpoint.ip())), port: endpoint.port() }
+pub(crate) fn ip_endpoint(endpoint: SocketAddr) -> Result<IpEndpoint, Error> {
+    Ok(IpEndpoint::new(ip_address(endpoint.ip())?, endpoint.port()))
+}
+
+pub(crate) fn endpoint(endpoint: SocketAddr) -> Result<IpListenEndpoint, Error> {
+    Ok(IpListenEndpoint { addr: Some(ip_address(endpoint.ip())?), port: endpoint.port() })
 }
 
 /// Lets a connection send its next segment into the device, or into the frame for packets within the host. Returns the

@@ -59,6 +59,6 @@ pub use error::Error;
 pub use secrets::Seeds;
 pub use slab::{BindingId, ConnectionId, DatagramId, ListenerId};
 pub use stack::{Order, Polled, Stack};
-pub use table::Sharing;
+pub use table::{LocalEnd, Sharing};
 pub use tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
 pub use udp::DatagramOptions;

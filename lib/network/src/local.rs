@@ -178,7 +178,7 @@ impl Host {
         charge: Charge,
         now: Instant,
     ) -> Result<ConnectionId, Error> {
-        let listener = self.find_listener(key.remote());
+        let listener = self.find_listener(key.mirrored());
         let phase = if listener.is_some() { Phase::Waiting } else { Phase::Refused };
         let mut connection = Connection::new(key, Holder::Application, Local::engine(phase, *options, 0), charge);
         if phase == Phase::Refused {
@@ -217,7 +217,7 @@ impl Host {
             && let Some(mut at) = connection.deadline()
         {
             let is_waiting = matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting);
-            let listener = self.find_listener(connection.key.remote()).and_then(|index| self.listeners.get(index));
+            let listener = self.find_listener(connection.key.mirrored()).and_then(|index| self.listeners.get(index));
             if is_waiting && let Some(listener) = listener {
                 // `accept` makes room, but may then lack memory for the new connection, and no later call would admit
                 // it.
@@ -231,7 +231,7 @@ impl Host {
     pub(crate) fn local_try_again(&mut self, index: u32, now: Instant) {
         if let Some(connection) = self.connections.get(index)
             && matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting)
-            && let Some(listener) = self.find_listener(connection.key.remote())
+            && let Some(listener) = self.find_listener(connection.key.mirrored())
         {
             self.admit(listener);
         }

@@ -1,7 +1,7 @@
 //! Operations on TCP: the bodies of the methods of [`Stack`](crate::Stack).
 
 use alloc::sync::Arc;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
@@ -14,12 +14,27 @@ use crate::link::LOOPBACK_MTU;
 use crate::local::{Ending, Phase};
 use crate::secrets::{initial_sequence_number, interface_that_draws};
 use crate::slab::{BindingId, ConnectionId, ListenerId};
-use crate::table::{Key, Purpose, Sharing};
+use crate::table::{Key, LocalEnd, Purpose, Sharing, insert_all};
 use crate::tcp::{Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire};
 
+/// Returns where packets to the unspecified address go: to this host, as on other systems.
+pub(crate) fn or_this_host(remote: SocketAddr) -> SocketAddr {
+    let address = match remote.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        address => address,
+    };
+    SocketAddr::new(address, remote.port())
+}
+
 impl Host {
-    pub(crate) fn tcp_bind(&mut self, local: SocketAddrV4, sharing: Sharing) -> Result<BindingId, Error> {
-        if !local.ip().is_unspecified() && !self.is_own(*local.ip()) {
+    /// Returns whether a socket may have this address.
+    pub(crate) fn may_bind(&self, local: LocalEnd) -> bool {
+        local.address.ip().is_unspecified() || self.is_own(local.address.ip())
+    }
+
+    pub(crate) fn tcp_bind(&mut self, local: LocalEnd, sharing: Sharing) -> Result<BindingId, Error> {
+        if !self.may_bind(local) {
             return Err(Error::AddressUnavailable);
         }
         self.bindings.next_index()?;
@@ -28,13 +43,13 @@ impl Host {
         Ok(BindingId { index, generation: self.bindings.generation(index) })
     }
 
-    pub(crate) fn binding(&self, id: BindingId) -> Result<SocketAddrV4, Error> {
+    pub(crate) fn binding(&self, id: BindingId) -> Result<LocalEnd, Error> {
         let index = self.bindings.resolve(id.index, id.generation)?;
         self.bindings.get(index).copied().ok_or(Error::Stale)
     }
 
     /// Removes a binding; the port stays taken.
-    pub(crate) fn take_binding(&mut self, id: BindingId) -> Result<SocketAddrV4, Error> {
+    pub(crate) fn take_binding(&mut self, id: BindingId) -> Result<LocalEnd, Error> {
         let local = self.binding(id)?;
         self.bindings.remove(id.index);
         Ok(local)
@@ -49,12 +64,12 @@ impl Host {
         let local = self.binding(binding)?;
         let backlog = backlog.clamp(1, self.limits.backlog.max(1));
         let index = self.listeners.insert(Listener::new(local, *options, backlog))?;
-        self.listening.insert(Key::only_local(local), index).inspect_err(|_| self.listeners.remove(index))?;
+        insert_all(&mut self.listening, local.keys(), index).inspect_err(|_| self.listeners.remove(index))?;
         self.take_binding(binding)?;
         Ok(ListenerId { index, generation: self.listeners.generation(index) })
     }
 
-    pub(crate) fn accept(&mut self, id: ListenerId) -> Result<Option<(ConnectionId, SocketAddrV4)>, Error> {
+    pub(crate) fn accept(&mut self, id: ListenerId) -> Result<Option<(ConnectionId, SocketAddr)>, Error> {
         let reader = self.listener(id)?.reader;
         while let Some(index) = self.listener(id)?.queue.pop_front() {
             self.admit(id.index);
@@ -85,7 +100,7 @@ impl Host {
         let local = listener.local;
         let queue = core::mem::take(&mut listener.queue);
         let waiting = core::mem::take(&mut listener.waiting);
-        self.listening.remove(Key::only_local(local));
+        local.keys().into_iter().flatten().for_each(|key| self.listening.remove(key));
         self.ports.release(local);
         self.listeners.remove(id.index);
         for id in waiting {
@@ -100,10 +115,10 @@ impl Host {
     }
 
     /// Chooses a port that no connection from `local` to `remote` has.
-    fn ephemeral_port(&mut self, local: Ipv4Addr, remote: SocketAddrV4) -> Result<u16, Error> {
+    fn ephemeral_port(&mut self, local: IpAddr, remote: SocketAddr) -> Result<u16, Error> {
         let (table, time_wait) = (&self.table, &self.time_wait);
         self.ports.ephemeral(Purpose::Connection { local, remote }, |ports, port| {
-            let key = Key::new(SocketAddrV4::new(local, port), remote);
+            let key = Key::new(SocketAddr::new(local, port), remote);
             !ports.is_bound(port) && table.find(key).is_none() && !time_wait.contains(key)
         })
     }
@@ -111,14 +126,12 @@ impl Host {
     pub(crate) fn tcp_connect(
         &mut self,
         from: Option<BindingId>,
-        remote: SocketAddrV4,
+        remote: SocketAddr,
         options: &TcpOptions,
         owner: Option<&Arc<dyn Owner>>,
         now: Instant,
     ) -> Result<ConnectionId, Error> {
-        // A connection to the unspecified address goes to this host, as on other systems.
-        let remote =
-            if remote.ip().is_unspecified() { SocketAddrV4::new(Ipv4Addr::LOCALHOST, remote.port()) } else { remote };
+        let remote = or_this_host(remote);
         if remote.port() == 0 {
             return Err(Error::Invalid);
         }
@@ -126,16 +139,16 @@ impl Host {
             Some(id) => Some(self.binding(id)?),
             None => None,
         };
-        let wanted = bound.map_or(Ipv4Addr::UNSPECIFIED, |local| *local.ip());
-        let (via, address) = self.route_from(wanted, *remote.ip())?;
-        if self.is_for_many(via, *remote.ip()) {
+        let wanted = bound.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |local| local.address.ip());
+        let (via, address) = self.route_from(wanted, remote.ip())?;
+        if self.is_for_many(via, remote.ip()) {
             return Err(Error::Unreachable);
         }
         let port = match bound {
-            Some(local) => local.port(),
+            Some(local) => local.address.port(),
             None => self.ephemeral_port(address, remote)?,
         };
-        let local = SocketAddrV4::new(address, port);
+        let local = SocketAddr::new(address, port);
         let key = Key::new(local, remote);
         // A connection from a port to itself would be two ends in one.
         if local == remote {
@@ -144,15 +157,19 @@ impl Host {
         if self.table.find(key).is_some() || self.time_wait.contains(key) {
             return Err(Error::AddressInUse);
         }
-        let charge = Charge::new(owner, Held::Connection, options.memory(), self.connections.free())?;
+        let charge =
+            Charge::new(owner, Held::Connection, options.memory() + key.memory_beyond_four(), self.connections.free())?;
         let id = match (via, self.local_connections) {
-            (Via::Local, LocalConnections::Joined) => self.local_connect(key, options, charge, now)?,
+            // The loopback interface has no IPv6.
+            (Via::Local, joined) if joined == LocalConnections::Joined || remote.is_ipv6() => {
+                self.local_connect(key, options, charge, now)?
+            }
             _ => {
                 let mut wire = Wire::new(via, options, now)?;
                 let number = initial_sequence_number(&self.sequence_numbers, key, now);
                 let mut interface = interface_that_draws(number, LOOPBACK_MTU, now);
                 wire.socket_mut()
-                    .connect(interface.context(), ip_endpoint(remote), endpoint(local))
+                    .connect(interface.context(), ip_endpoint(remote)?, endpoint(local)?)
                     .map_err(|_| Error::Invalid)?;
                 let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire), charge))?;
                 self.touch(index, now);

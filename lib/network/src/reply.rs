@@ -1,5 +1,7 @@
 //! Segments without data that the stack sends itself, for connections without a smoltcp socket.
 
+use core::net::IpAddr;
+
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl,
@@ -37,7 +39,7 @@ impl Course {
     /// Returns a segment from this end with these numbers and no data.
     pub(crate) fn segment(&self, control: TcpControl, ours: u32, theirs: u32) -> TcpRepr<'static> {
         TcpRepr {
-            src_port: self.key.local().port(),
+            src_port: self.key.local_port(),
             dst_port: self.key.remote().port(),
             control,
             seq_number: TcpSeqNumber(ours as i32),
@@ -85,7 +87,7 @@ pub(crate) fn packet_length(segment: &TcpRepr<'_>) -> usize {
 
 /// Writes an IPv4 packet with a segment from the key's local end to its remote end; `packet` has exactly its length.
 pub(crate) fn write_packet(packet: &mut [u8], key: Key, segment: &TcpRepr<'_>, checksums: &ChecksumCapabilities) {
-    let (local, remote) = (*key.local().ip(), *key.remote().ip());
+    let (IpAddr::V4(local), IpAddr::V4(remote)) = (key.local().ip(), key.remote().ip()) else { return };
     let ip = Ipv4Repr {
         src_addr: local,
         dst_addr: remote,

@@ -8,7 +8,7 @@
 //! nothing about the numbers of other ends, and grows from one connection of the same ends to the next. The hash is
 //! SipHash-2-4. Each use has a key of its own: an attacker that finds one of them learns nothing about the others.
 
-use core::net::SocketAddrV4;
+use core::net::IpAddr;
 
 use siphasher::sip::SipHasher24;
 use smoltcp::iface::{Config, Interface};
@@ -73,13 +73,23 @@ impl Secret {
 
     /// Hashes two ends and two more words.
     pub(crate) fn of(&self, key: Key, more: [u32; 2]) -> u64 {
-        let mut bytes = [0; 20];
-        let end = |end: SocketAddrV4| u64::from(end.ip().to_bits()) << 16 | u64::from(end.port());
-        bytes[..6].copy_from_slice(&end(key.local()).to_le_bytes()[..6]);
-        bytes[6..12].copy_from_slice(&end(key.remote()).to_le_bytes()[..6]);
-        bytes[12..16].copy_from_slice(&more[0].to_le_bytes());
-        bytes[16..].copy_from_slice(&more[1].to_le_bytes());
-        self.0.hash(&bytes)
+        let mut bytes = [0; 44];
+        let mut length = 0;
+        let mut add = |part: &[u8]| {
+            bytes[length..length + part.len()].copy_from_slice(part);
+            length += part.len();
+        };
+        for end in [key.local(), key.remote()] {
+            add(&end.port().to_le_bytes());
+            match end.ip() {
+                IpAddr::V4(address) => add(&address.to_bits().to_le_bytes()),
+                IpAddr::V6(address) => add(&address.octets()),
+            }
+        }
+        add(&more[0].to_le_bytes());
+        add(&more[1].to_le_bytes());
+        // Keys of the two families have other lengths, so none is the other's.
+        self.0.hash(&bytes[..length])
     }
 }
 
@@ -176,6 +186,8 @@ const fn inverse(odd: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use core::net::SocketAddr;
+
     use super::*;
     use proptest::prelude::*;
     use smoltcp::socket::tcp::{Socket, SocketBuffer};
@@ -183,7 +195,7 @@ mod tests {
     use std::vec::Vec;
 
     fn key(port: u16) -> Key {
-        Key::new("10.0.2.15:80".parse().unwrap(), SocketAddrV4::new([10, 0, 2, 2].into(), port))
+        Key::new("10.0.2.15:80".parse().unwrap(), SocketAddr::new([10, 0, 2, 2].into(), port))
     }
 
     fn secret(last: u8) -> Secret {

@@ -1,7 +1,7 @@
 //! The stack: the socket operations for a kernel, and the poll that drives all work.
 
 use alloc::sync::Arc;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::task::Waker;
 
 use ethernet::{BEGINNING, Link};
@@ -24,7 +24,7 @@ use crate::link::{self, Answer, Described, Frame, Loopback};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{Secret, halves};
 use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, Slab};
-use crate::table::{Hash, Ports, Sharing, Table};
+use crate::table::{Hash, LocalEnd, Ports, Sharing, Table};
 use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
 use crate::time_wait::TimeWait;
 use crate::udp::DatagramOptions;
@@ -197,7 +197,7 @@ impl<L: Link> Stack<L> {
                 let secret = Secret::new(seeds.leases);
                 // Not for programs: answers go to the client.
                 host.datagram_ports
-                    .bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, dhcp::CLIENT_PORT), Sharing::Exclusive)?;
+                    .bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, dhcp::CLIENT_PORT).into(), Sharing::Exclusive)?;
                 host.dhcp = Some(dhcp::Client::new(hardware.0, host.ethernet_mtu, secret, now));
                 host.look_at_lease = now;
             }
@@ -444,13 +444,13 @@ impl<L: Link> Stack<L> {
     /// # Errors
     /// [`Error::AddressUnavailable`], [`Error::AddressInUse`], [`Error::Limit`], [`Error::OutOfMemory`].
     #[doc(alias = "bind")]
-    pub fn tcp_bind(&mut self, local: SocketAddrV4, sharing: Sharing) -> Result<BindingId, Error> {
-        self.host.tcp_bind(local, sharing)
+    pub fn tcp_bind(&mut self, local: impl Into<LocalEnd>, sharing: Sharing) -> Result<BindingId, Error> {
+        self.host.tcp_bind(local.into(), sharing)
     }
 
     /// Returns the address and port that a binding took.
-    pub fn binding_endpoint(&self, id: BindingId) -> Result<SocketAddrV4, Error> {
-        self.host.binding(id)
+    pub fn binding_endpoint(&self, id: BindingId) -> Result<SocketAddr, Error> {
+        Ok(self.host.binding(id)?.address)
     }
 
     /// Frees a bound port.
@@ -496,7 +496,7 @@ impl<L: Link> Stack<L> {
     }
 
     /// Takes the connection that was established first, with its remote end, or returns `None`: register and wait.
-    pub fn accept(&mut self, id: ListenerId) -> Result<Option<(ConnectionId, SocketAddrV4)>, Error> {
+    pub fn accept(&mut self, id: ListenerId) -> Result<Option<(ConnectionId, SocketAddr)>, Error> {
         self.host.accept(id)
     }
 
@@ -515,8 +515,8 @@ impl<L: Link> Stack<L> {
     /// Returns the address and port that a listener listens on.
     #[doc(alias = "local_addr")]
     #[doc(alias = "getsockname")]
-    pub fn listener_endpoint(&mut self, id: ListenerId) -> Result<SocketAddrV4, Error> {
-        Ok(self.host.listener(id)?.local)
+    pub fn listener_endpoint(&mut self, id: ListenerId) -> Result<SocketAddr, Error> {
+        Ok(self.host.listener(id)?.local.address)
     }
 
     /// Returns whether `accept` has a connection.
@@ -540,11 +540,11 @@ impl<L: Link> Stack<L> {
     pub fn tcp_connect(
         &mut self,
         from: Option<BindingId>,
-        remote: SocketAddrV4,
+        remote: impl Into<SocketAddr>,
         options: &TcpOptions,
         now_ns: u64,
     ) -> Result<ConnectionId, Error> {
-        self.host.tcp_connect(from, remote, options, None, instant(now_ns))
+        self.host.tcp_connect(from, remote.into(), options, None, instant(now_ns))
     }
 
     /// Begins a connection as [`tcp_connect`](Self::tcp_connect) does, and charges it to this owner.
@@ -555,11 +555,11 @@ impl<L: Link> Stack<L> {
         &mut self,
         owner: &Arc<dyn Owner>,
         from: Option<BindingId>,
-        remote: SocketAddrV4,
+        remote: impl Into<SocketAddr>,
         options: &TcpOptions,
         now_ns: u64,
     ) -> Result<ConnectionId, Error> {
-        self.host.tcp_connect(from, remote, options, Some(owner), instant(now_ns))
+        self.host.tcp_connect(from, remote.into(), options, Some(owner), instant(now_ns))
     }
 
     /// Whether the handshake has succeeded; `Ok(false)` while it is under way.
@@ -677,14 +677,14 @@ impl<L: Link> Stack<L> {
     /// Returns the local end.
     #[doc(alias = "local_addr")]
     #[doc(alias = "getsockname")]
-    pub fn local_endpoint(&mut self, id: ConnectionId) -> Result<SocketAddrV4, Error> {
+    pub fn local_endpoint(&mut self, id: ConnectionId) -> Result<SocketAddr, Error> {
         Ok(self.host.connection(id)?.key.local())
     }
 
     /// Returns the remote end of a connection that is or was established.
     #[doc(alias = "peer_addr")]
     #[doc(alias = "getpeername")]
-    pub fn remote_endpoint(&mut self, id: ConnectionId) -> Result<SocketAddrV4, Error> {
+    pub fn remote_endpoint(&mut self, id: ConnectionId) -> Result<SocketAddr, Error> {
         Ok(self.host.connection(id)?.key.remote())
     }
 
@@ -742,13 +742,13 @@ impl<L: Link> Stack<L> {
     /// # Errors
     /// [`Error::AddressUnavailable`], [`Error::AddressInUse`], [`Error::Limit`], [`Error::OutOfMemory`].
     #[doc(alias = "bind")]
-    pub fn udp_bind(&mut self, local: SocketAddrV4, options: &DatagramOptions) -> Result<DatagramId, Error> {
-        self.host.udp_bind(local, options)
+    pub fn udp_bind(&mut self, local: impl Into<LocalEnd>, options: &DatagramOptions) -> Result<DatagramId, Error> {
+        self.host.udp_bind(local.into(), options)
     }
 
     /// Fixes the other end: only its datagrams are received, and datagrams without an address go there. `None` undoes
     /// that.
-    pub fn udp_connect(&mut self, id: DatagramId, remote: Option<SocketAddrV4>) -> Result<(), Error> {
+    pub fn udp_connect(&mut self, id: DatagramId, remote: Option<SocketAddr>) -> Result<(), Error> {
         self.host.udp_connect(id, remote)
     }
 
@@ -763,7 +763,7 @@ impl<L: Link> Stack<L> {
     pub fn udp_send_with(
         &mut self,
         id: DatagramId,
-        to: Option<SocketAddrV4>,
+        to: Option<SocketAddr>,
         length: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Sent, Error> {
@@ -777,7 +777,7 @@ impl<L: Link> Stack<L> {
     pub fn udp_receive_with<R>(
         &mut self,
         id: DatagramId,
-        take: impl FnOnce(SocketAddrV4, &[u8]) -> R,
+        take: impl FnOnce(SocketAddr, &[u8]) -> R,
     ) -> Result<Option<R>, Error> {
         let socket = self.host.datagram(id)?;
         if let Some(failure) = socket.failure.take() {
@@ -795,7 +795,7 @@ impl<L: Link> Stack<L> {
     pub fn udp_peek_with<R>(
         &mut self,
         id: DatagramId,
-        look: impl FnOnce(SocketAddrV4, &[u8]) -> R,
+        look: impl FnOnce(SocketAddr, &[u8]) -> R,
     ) -> Result<Option<R>, Error> {
         let socket = self.host.datagram(id)?;
         if let Some(failure) = socket.failure.take() {
@@ -848,17 +848,17 @@ impl<L: Link> Stack<L> {
         })
     }
 
-    /// Returns the local end.
+    /// Returns the local end; of a connected socket on all addresses, that from which its datagrams leave.
     #[doc(alias = "local_addr")]
     #[doc(alias = "getsockname")]
-    pub fn udp_local_endpoint(&mut self, id: DatagramId) -> Result<SocketAddrV4, Error> {
-        Ok(self.host.datagram(id)?.local)
+    pub fn udp_local_endpoint(&mut self, id: DatagramId) -> Result<SocketAddr, Error> {
+        self.host.udp_local_end(id)
     }
 
     /// Returns the connected end.
     #[doc(alias = "peer_addr")]
     #[doc(alias = "getpeername")]
-    pub fn udp_remote_endpoint(&mut self, id: DatagramId) -> Result<Option<SocketAddrV4>, Error> {
+    pub fn udp_remote_endpoint(&mut self, id: DatagramId) -> Result<Option<SocketAddr>, Error> {
         Ok(self.host.datagram(id)?.remote)
     }
 

@@ -1,7 +1,7 @@
 //! Lookup of a connection by a packet's addresses and ports, in constant time; and the ports in use.
 
 use alloc::vec::Vec;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -13,39 +13,165 @@ use crate::tcp::zeroed;
 /// The two ends of a conversation, packed. An absent remote end (a socket without a peer) is the unspecified address
 /// with port 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) enum Key {
+    Four(KeyOfFour),
+    Six(KeyOfSix),
+}
+
+/// The two ends of a conversation over IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyOfFour {
     addresses: u64,
     ports: u32,
 }
 
+/// The two ends of a conversation over IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyOfSix {
+    local: [u64; 2],
+    remote: [u64; 2],
+    ports: u32,
+}
+
+/// Returns an address as two words.
+fn words(address: Ipv6Addr) -> [u64; 2] {
+    let bits = address.to_bits();
+    [(bits >> 64) as u64, bits as u64]
+}
+
+fn address(words: [u64; 2]) -> IpAddr {
+    Ipv6Addr::from_bits(u128::from(words[0]) << 64 | u128::from(words[1])).into()
+}
+
 impl Key {
-    pub(crate) fn new(local: SocketAddrV4, remote: SocketAddrV4) -> Self {
-        Key {
-            addresses: u64::from(local.ip().to_bits()) << 32 | u64::from(remote.ip().to_bits()),
-            ports: u32::from(local.port()) << 16 | u32::from(remote.port()),
+    /// Returns the key of two ends of one family. (Those of two families have nothing to say to each other: their key
+    /// is that of no packet.)
+    #[inline]
+    pub(crate) fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+        let ports = u32::from(local.port()) << 16 | u32::from(remote.port());
+        match (local.ip(), remote.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => Key::of_four(local.to_bits(), remote.to_bits(), ports),
+            (local, remote) => Key::of_six(mapped(local), mapped(remote), ports),
         }
     }
 
+    /// Returns the key of two ends over IPv4; `ports` has the local one in its upper half.
+    #[inline]
+    pub(crate) fn of_four(local: u32, remote: u32, ports: u32) -> Self {
+        Key::Four(KeyOfFour { addresses: u64::from(local) << 32 | u64::from(remote), ports })
+    }
+
+    /// Returns the key of two ends over IPv6; `ports` has the local one in its upper half.
+    pub(crate) fn of_six(local: Ipv6Addr, remote: Ipv6Addr, ports: u32) -> Self {
+        Key::Six(KeyOfSix { local: words(local), remote: words(remote), ports })
+    }
+
     /// Returns the key for all packets that arrive at `local`, from any sender.
-    pub(crate) fn only_local(local: SocketAddrV4) -> Self {
-        Key::new(local, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
+    pub(crate) fn only_local(local: SocketAddr) -> Self {
+        Key::new(local, SocketAddr::new(unspecified(local.ip()), 0))
     }
 
-    pub(crate) fn local(self) -> SocketAddrV4 {
-        SocketAddrV4::new(Ipv4Addr::from_bits((self.addresses >> 32) as u32), (self.ports >> 16) as u16)
+    /// Returns the local port.
+    #[inline]
+    pub(crate) fn local_port(self) -> u16 {
+        match self {
+            Key::Four(key) => (key.ports >> 16) as u16,
+            Key::Six(key) => (key.ports >> 16) as u16,
+        }
     }
 
-    pub(crate) fn remote(self) -> SocketAddrV4 {
-        SocketAddrV4::new(Ipv4Addr::from_bits(self.addresses as u32), self.ports as u16)
+    /// Returns the local end.
+    pub(crate) fn local(self) -> SocketAddr {
+        let address = match self {
+            Key::Four(key) => Ipv4Addr::from_bits((key.addresses >> 32) as u32).into(),
+            Key::Six(key) => address(key.local),
+        };
+        SocketAddr::new(address, self.local_port())
+    }
+
+    /// Returns the remote end.
+    pub(crate) fn remote(self) -> SocketAddr {
+        match self {
+            Key::Four(key) => SocketAddr::new(Ipv4Addr::from_bits(key.addresses as u32).into(), key.ports as u16),
+            Key::Six(key) => SocketAddr::new(address(key.remote), key.ports as u16),
+        }
+    }
+
+    /// Returns the key from the other end's point of view.
+    pub(crate) fn mirrored(self) -> Key {
+        match self {
+            Key::Four(KeyOfFour { addresses, ports }) => {
+                Key::Four(KeyOfFour { addresses: addresses.rotate_left(32), ports: ports.rotate_left(16) })
+            }
+            Key::Six(KeyOfSix { local, remote, ports }) => {
+                Key::Six(KeyOfSix { local: remote, remote: local, ports: ports.rotate_left(16) })
+            }
+        }
+    }
+
+    /// Returns the key of a socket with this local end that has no peer.
+    #[inline]
+    pub(crate) fn without_remote(self) -> Key {
+        match self {
+            Key::Four(KeyOfFour { addresses, ports }) => {
+                Key::Four(KeyOfFour { addresses: addresses & !u64::from(u32::MAX), ports: ports & 0xffff_0000 })
+            }
+            Key::Six(KeyOfSix { local, ports, .. }) => {
+                Key::Six(KeyOfSix { local, remote: [0; 2], ports: ports & 0xffff_0000 })
+            }
+        }
+    }
+
+    /// Returns the key of a socket with this peer that is bound to all addresses.
+    #[inline]
+    pub(crate) fn anywhere(self) -> Key {
+        match self {
+            Key::Four(KeyOfFour { addresses, ports }) => {
+                Key::Four(KeyOfFour { addresses: addresses & u64::from(u32::MAX), ports })
+            }
+            Key::Six(key) => Key::Six(KeyOfSix { local: [0; 2], ..key }),
+        }
+    }
+
+    /// Returns the bytes of a table entry that one over IPv4 does not take.
+    pub(crate) fn memory_beyond_four(self) -> usize {
+        match self {
+            Key::Four(_) => 0,
+            Key::Six(_) => 2 * (size_of::<(KeyOfSix, u32)>() - size_of::<(KeyOfFour, u32)>()),
+        }
+    }
+}
+
+/// Bytes of memory for an entry of a table that has just grown, of a conversation over IPv4.
+pub(crate) const ENTRY: usize = 2 * (size_of::<(KeyOfFour, u32)>() + 1);
+
+/// Returns the unspecified address of the family of `other`.
+pub(crate) fn unspecified(other: IpAddr) -> IpAddr {
+    match other {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
     }
 }
 
 /// A hash function with a secret: a stranger that chooses ports and addresses must not be able to choose collisions.
-/// Its results are never visible outside. One multiplication of 64 by 64 to 128 bits, folded.
+/// Its results are never visible outside. Multiplications of 64 by 64 to 128 bits, folded: one over IPv4, three over
+/// IPv6.
 #[derive(Clone, Copy)]
 pub(crate) struct Hash {
     addresses: u64,
     ports: u64,
+}
+
+fn folded(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    product as u64 ^ (product >> 64) as u64
 }
 
 impl Hash {
@@ -55,40 +181,46 @@ impl Hash {
         Hash { addresses, ports }
     }
 
-    fn of(self, key: Key) -> u64 {
-        let product = u128::from(key.addresses ^ self.addresses) * u128::from(u64::from(key.ports) ^ self.ports);
-        product as u64 ^ (product >> 64) as u64
+    fn of_number(self, number: u16) -> u64 {
+        KeyOfFour { addresses: 0, ports: u32::from(number) }.hash(self)
     }
 }
 
-/// Connections (or listeners, or datagram sockets) by their ends.
-pub(crate) struct Table {
-    hash: Hash,
-    // The key is stored beside the index, so that a miss costs no look at a connection.
-    entries: HashTable<(Key, u32)>,
+/// A key of a table.
+trait Hashed: Copy + PartialEq {
+    fn hash(&self, hash: Hash) -> u64;
 }
 
-impl Table {
-    pub(crate) fn new(hash: Hash) -> Self {
-        Table { hash, entries: HashTable::new() }
+impl Hashed for KeyOfFour {
+    fn hash(&self, hash: Hash) -> u64 {
+        folded(self.addresses ^ hash.addresses, u64::from(self.ports) ^ hash.ports)
+    }
+}
+
+impl Hashed for KeyOfSix {
+    fn hash(&self, hash: Hash) -> u64 {
+        let remote = folded(self.remote[0] ^ hash.addresses, self.remote[1] ^ hash.ports);
+        let both = folded(self.local[0] ^ hash.addresses, self.local[1] ^ hash.ports ^ remote);
+        folded(both ^ hash.addresses, u64::from(self.ports) ^ hash.ports)
+    }
+}
+
+/// The entries of one family.
+// The key is stored beside the index, so that a miss costs no look at a connection.
+struct Entries<K>(HashTable<(K, u32)>);
+
+impl<K: Hashed> Entries<K> {
+    fn find(&self, hash: Hash, key: K) -> Option<u32> {
+        self.0.find(key.hash(hash), |entry| entry.0 == key).map(|entry| entry.1)
     }
 
-    pub(crate) fn find(&self, key: Key) -> Option<u32> {
-        self.entries.find(self.hash.of(key), |entry| entry.0 == key).map(|entry| entry.1)
+    fn reserve(&mut self, hash: Hash) -> Result<(), Error> {
+        self.0.try_reserve(1, |entry| entry.0.hash(hash)).map_err(Error::from)
     }
 
-    /// Reserves room for one more entry.
-    pub(crate) fn reserve(&mut self) -> Result<(), Error> {
-        let hash = self.hash;
-        self.entries.try_reserve(1, |entry| hash.of(entry.0)).map_err(Error::from)
-    }
-
-    /// # Errors
-    /// [`Error::AddressInUse`] if the key is taken, [`Error::OutOfMemory`].
-    pub(crate) fn insert(&mut self, key: Key, index: u32) -> Result<(), Error> {
-        self.reserve()?;
-        let hash = self.hash;
-        match self.entries.entry(hash.of(key), |entry| entry.0 == key, |entry| hash.of(entry.0)) {
+    fn insert(&mut self, hash: Hash, key: K, index: u32) -> Result<(), Error> {
+        self.reserve(hash)?;
+        match self.0.entry(key.hash(hash), |entry| entry.0 == key, |entry| entry.0.hash(hash)) {
             Entry::Occupied(_) => Err(Error::AddressInUse),
             Entry::Vacant(vacant) => {
                 vacant.insert((key, index));
@@ -97,10 +229,112 @@ impl Table {
         }
     }
 
-    pub(crate) fn remove(&mut self, key: Key) {
-        if let Ok(entry) = self.entries.find_entry(self.hash.of(key), |entry| entry.0 == key) {
+    fn remove(&mut self, hash: Hash, key: K) {
+        if let Ok(entry) = self.0.find_entry(key.hash(hash), |entry| entry.0 == key) {
             entry.remove();
         }
+    }
+}
+
+/// Connections (or listeners, or datagram sockets) by their ends.
+pub(crate) struct Table {
+    hash: Hash,
+    four: Entries<KeyOfFour>,
+    six: Entries<KeyOfSix>,
+}
+
+impl Table {
+    pub(crate) fn new(hash: Hash) -> Self {
+        Table { hash, four: Entries(HashTable::new()), six: Entries(HashTable::new()) }
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, key: Key) -> Option<u32> {
+        match key {
+            Key::Four(key) => self.four.find(self.hash, key),
+            Key::Six(key) => self.six.find(self.hash, key),
+        }
+    }
+
+    /// Reserves room for one more entry of the family of `key`.
+    pub(crate) fn reserve(&mut self, key: Key) -> Result<(), Error> {
+        match key {
+            Key::Four(_) => self.four.reserve(self.hash),
+            Key::Six(_) => self.six.reserve(self.hash),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::AddressInUse`] if the key is taken, [`Error::OutOfMemory`].
+    pub(crate) fn insert(&mut self, key: Key, index: u32) -> Result<(), Error> {
+        match key {
+            Key::Four(key) => self.four.insert(self.hash, key, index),
+            Key::Six(key) => self.six.insert(self.hash, key, index),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) {
+        match key {
+            Key::Four(key) => self.four.remove(self.hash, key),
+            Key::Six(key) => self.six.remove(self.hash, key),
+        }
+    }
+}
+
+/// Enters a socket under all of its keys, or under none.
+pub(crate) fn insert_all(table: &mut Table, keys: [Option<Key>; 2], index: u32) -> Result<(), Error> {
+    let [first, second] = keys;
+    if let Some(key) = first {
+        table.insert(key, index)?;
+    }
+    if let Some(key) = second {
+        table.insert(key, index).inspect_err(|_| first.into_iter().for_each(|key| table.remove(key)))?;
+    }
+    Ok(())
+}
+
+/// The local end of a socket without a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalEnd {
+    /// Address and port. The unspecified address stands for all of its family, port 0 for a free one.
+    pub address: SocketAddr,
+    /// Whether `::` stands for all addresses of IPv4 too.
+    pub is_for_both: bool,
+}
+
+impl LocalEnd {
+    /// Returns the end at this port on all addresses of both families.
+    pub fn of_both(port: u16) -> LocalEnd {
+        LocalEnd { address: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), is_for_both: true }
+    }
+
+    fn with_port(self, port: u16) -> LocalEnd {
+        LocalEnd { address: SocketAddr::new(self.address.ip(), port), ..self }
+    }
+
+    /// Returns the addresses that it takes.
+    fn addresses(self) -> impl Iterator<Item = IpAddr> {
+        let second = self.is_for_both.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        core::iter::once(self.address.ip()).chain(second)
+    }
+
+    /// Returns the keys of a socket without a peer.
+    pub(crate) fn keys(self) -> [Option<Key>; 2] {
+        let second = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.address.port());
+        [Some(Key::only_local(self.address)), self.is_for_both.then(|| Key::only_local(second))]
+    }
+
+    /// Returns the key of a socket with this peer.
+    pub(crate) fn key_with(self, remote: SocketAddr) -> Key {
+        let local = self.address.ip();
+        let address = if local.is_unspecified() { unspecified(remote.ip()) } else { local };
+        Key::new(SocketAddr::new(address, self.address.port()), remote)
+    }
+}
+
+impl<T: Into<SocketAddr>> From<T> for LocalEnd {
+    fn from(address: T) -> LocalEnd {
+        LocalEnd { address: address.into(), is_for_both: false }
     }
 }
 
@@ -117,7 +351,7 @@ pub enum Sharing {
 struct Port {
     number: u16,
     /// Local addresses bound to the port; the unspecified one stands for all.
-    bound: Vec<Ipv4Addr>,
+    bound: Vec<IpAddr>,
     /// Number of connections that use the port without being its owner.
     connections: u32,
 }
@@ -154,7 +388,7 @@ pub(crate) enum Purpose {
     /// A binding without a peer.
     Binding,
     /// A connection from this address to this other end.
-    Connection { local: Ipv4Addr, remote: SocketAddrV4 },
+    Connection { local: IpAddr, remote: SocketAddr },
 }
 
 impl Ports {
@@ -195,7 +429,7 @@ impl Ports {
     }
 
     fn hash_of(hash: Hash, number: u16) -> u64 {
-        hash.of(Key { addresses: 0, ports: u32::from(number) })
+        hash.of_number(number)
     }
 
     fn find(&self, number: u16) -> Option<&Port> {
@@ -224,34 +458,38 @@ impl Ports {
         }
     }
 
-    /// Takes `local` for one owner; port 0 takes a free ephemeral port. Returns the address and port taken.
-    pub(crate) fn bind(&mut self, local: SocketAddrV4, sharing: Sharing) -> Result<SocketAddrV4, Error> {
-        let local = if local.port() == 0 {
-            SocketAddrV4::new(*local.ip(), self.ephemeral(Purpose::Binding, |ports, port| ports.find(port).is_none())?)
-        } else {
-            local
-        };
-        let address = *local.ip();
-        if let Some(port) = self.find(local.port()) {
-            let overlaps = |bound: &Ipv4Addr| *bound == address || bound.is_unspecified() || address.is_unspecified();
-            if port.bound.iter().any(overlaps) || (port.connections > 0 && sharing == Sharing::Exclusive) {
+    /// Takes `local` for one owner; port 0 takes a free ephemeral port. Returns the end with the port taken.
+    pub(crate) fn bind(&mut self, local: LocalEnd, sharing: Sharing) -> Result<LocalEnd, Error> {
+        let mut local = local;
+        if local.address.port() == 0 {
+            local = local.with_port(self.ephemeral(Purpose::Binding, |ports, port| ports.find(port).is_none())?);
+        }
+        let number = local.address.port();
+        if let Some(port) = self.find(number) {
+            let overlap = |one: IpAddr, other: IpAddr| {
+                one == other || one.is_ipv4() == other.is_ipv4() && (one.is_unspecified() || other.is_unspecified())
+            };
+            let is_taken = local.addresses().any(|one| port.bound.iter().any(|&other| overlap(one, other)));
+            if is_taken || (port.connections > 0 && sharing == Sharing::Exclusive) {
                 return Err(Error::AddressInUse);
             }
         }
-        let port = self.get_or_make(local.port())?;
-        let reserved = port.bound.try_reserve(1);
+        let port = self.get_or_make(number)?;
+        let reserved = port.bound.try_reserve(if local.is_for_both { 2 } else { 1 });
         if reserved.is_ok() {
-            port.bound.push(address);
+            port.bound.extend(local.addresses());
         }
-        self.change(local.port(), |_| ());
+        self.change(number, |_| ());
         reserved?;
         Ok(local)
     }
 
-    pub(crate) fn release(&mut self, local: SocketAddrV4) {
-        self.change(local.port(), |port| {
-            if let Some(position) = port.bound.iter().position(|bound| bound == local.ip()) {
-                port.bound.swap_remove(position);
+    pub(crate) fn release(&mut self, local: LocalEnd) {
+        self.change(local.address.port(), |port| {
+            for address in local.addresses() {
+                if let Some(position) = port.bound.iter().position(|bound| *bound == address) {
+                    port.bound.swap_remove(position);
+                }
             }
         });
     }
@@ -282,7 +520,7 @@ impl Ports {
         let (start, counter) = match purpose {
             Purpose::Binding => ((draw >> 32) as usize, None),
             Purpose::Connection { local, remote } => {
-                let hash = self.secret.of(Key::new(SocketAddrV4::new(local, 0), remote), [1, 1]);
+                let hash = self.secret.of(Key::new(SocketAddr::new(local, 0), remote), [1, 1]);
                 let counter = hash as usize % COUNTERS;
                 let count = self.counters.get(counter).copied().unwrap_or(0);
                 ((hash >> 32) as usize + usize::from(count), Some(counter))
@@ -308,8 +546,12 @@ mod tests {
 
     use super::*;
 
-    fn at(text: &str) -> SocketAddrV4 {
+    fn at(text: &str) -> SocketAddr {
         text.parse().unwrap()
+    }
+
+    fn end(text: &str) -> LocalEnd {
+        at(text).into()
     }
 
     fn ports(seed: u8) -> Ports {
@@ -321,13 +563,13 @@ mod tests {
         let mut table = Table::new(Hash::new([7; 16]));
         let server = at("10.0.2.15:80");
         for port in 1..2000 {
-            let key = Key::new(server, SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 2), port));
+            let key = Key::new(server, SocketAddr::new([10, 0, 2, 2].into(), port));
             assert_eq!((key.local(), key.remote().port()), (server, port));
             table.insert(key, u32::from(port)).unwrap();
             assert_eq!(table.insert(key, 0), Err(Error::AddressInUse));
         }
         for port in 1..2000 {
-            let key = Key::new(server, SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 2), port));
+            let key = Key::new(server, SocketAddr::new([10, 0, 2, 2].into(), port));
             assert_eq!(table.find(key), Some(u32::from(port)));
             table.remove(key);
             assert_eq!(table.find(key), None);
@@ -337,40 +579,88 @@ mod tests {
     #[test]
     fn ports_have_one_owner_for_each_address() {
         let mut ports = ports(1);
-        assert_eq!(ports.bind(at("127.0.0.1:80"), Sharing::Reuse), Ok(at("127.0.0.1:80")));
-        assert_eq!(ports.bind(at("127.0.0.1:80"), Sharing::Reuse), Err(Error::AddressInUse));
-        assert_eq!(ports.bind(at("0.0.0.0:80"), Sharing::Reuse), Err(Error::AddressInUse));
-        assert!(ports.bind(at("10.0.2.15:80"), Sharing::Exclusive).is_ok());
-        ports.release(at("10.0.2.15:80"));
-        ports.release(at("127.0.0.1:80"));
-        assert!(ports.bind(at("0.0.0.0:80"), Sharing::Exclusive).is_ok());
+        assert_eq!(ports.bind(end("127.0.0.1:80"), Sharing::Reuse), Ok(end("127.0.0.1:80")));
+        assert_eq!(ports.bind(end("127.0.0.1:80"), Sharing::Reuse), Err(Error::AddressInUse));
+        assert_eq!(ports.bind(end("0.0.0.0:80"), Sharing::Reuse), Err(Error::AddressInUse));
+        assert!(ports.bind(end("10.0.2.15:80"), Sharing::Exclusive).is_ok());
+        ports.release(end("10.0.2.15:80"));
+        ports.release(end("127.0.0.1:80"));
+        assert!(ports.bind(end("0.0.0.0:80"), Sharing::Exclusive).is_ok());
+    }
+
+    /// Families have their own addresses, unless a socket is for both.
+    #[test]
+    fn ports_of_the_two_families_are_apart() {
+        let (both, four, six) = (LocalEnd::of_both(80), end("0.0.0.0:80"), end("[::]:80"));
+        let mut ports = ports(1);
+        for (first, second, is_free) in [
+            (four, six, true),
+            (six, four, true),
+            (both, four, false),
+            (both, six, false),
+            (four, both, false),
+            (six, both, false),
+            (end("127.0.0.1:80"), both, false),
+            (end("[::1]:80"), both, false),
+            (end("[::1]:80"), six, false),
+            (end("[::1]:80"), four, true),
+            (end("[::1]:80"), end("127.0.0.1:80"), true),
+        ] {
+            assert_eq!(ports.bind(first, Sharing::Exclusive), Ok(first));
+            let expected = if is_free { Ok(second) } else { Err(Error::AddressInUse) };
+            assert_eq!(ports.bind(second, Sharing::Reuse), expected, "{first:?} {second:?}");
+            ports.release(first);
+            if is_free {
+                ports.release(second);
+            }
+            assert!(ports.find(80).is_none(), "{first:?} {second:?}");
+        }
+    }
+
+    /// The packed form has every bit, and each way of looking at it is that of its ends.
+    #[test]
+    fn keys_have_both_ends() {
+        for (local, remote, anywhere) in [
+            ("10.0.2.15:80", "192.168.255.1:65535", "0.0.0.0:80"),
+            ("[fe80::1:2:3]:443", "[2001:db8:ffff::8000:9]:1", "[::]:443"),
+        ] {
+            let (local, remote, anywhere) = (at(local), at(remote), at(anywhere));
+            let key = Key::new(local, remote);
+            assert_eq!((key.local(), key.remote(), key.local_port()), (local, remote, local.port()));
+            assert_eq!(key.mirrored(), Key::new(remote, local));
+            assert_eq!(key.without_remote(), Key::only_local(local));
+            assert_eq!(key.anywhere(), Key::new(anywhere, remote));
+            assert_eq!(key.without_remote().anywhere(), Key::only_local(anywhere));
+        }
+        let mixed = Key::new(at("10.0.2.15:80"), at("[::1]:9"));
+        assert_eq!(mixed.local(), at("[::ffff:10.0.2.15]:80"));
     }
 
     #[test]
     fn old_connections_matter_unless_shared() {
         let mut ports = ports(1);
         ports.join(80).unwrap();
-        assert_eq!(ports.bind(at("0.0.0.0:80"), Sharing::Exclusive), Err(Error::AddressInUse));
-        assert!(ports.bind(at("0.0.0.0:80"), Sharing::Reuse).is_ok());
-        ports.release(at("0.0.0.0:80"));
+        assert_eq!(ports.bind(end("0.0.0.0:80"), Sharing::Exclusive), Err(Error::AddressInUse));
+        assert!(ports.bind(end("0.0.0.0:80"), Sharing::Reuse).is_ok());
+        ports.release(end("0.0.0.0:80"));
         ports.leave(80);
-        assert!(ports.bind(at("0.0.0.0:80"), Sharing::Exclusive).is_ok());
+        assert!(ports.bind(end("0.0.0.0:80"), Sharing::Exclusive).is_ok());
     }
 
     #[test]
     fn ephemeral_ports_run_out_with_an_error() {
         let mut ports = ports(2);
         for _ in EPHEMERAL {
-            let local = ports.bind(at("0.0.0.0:0"), Sharing::Exclusive).unwrap();
-            assert!(EPHEMERAL.contains(&local.port()));
+            let local = ports.bind(end("0.0.0.0:0"), Sharing::Exclusive).unwrap();
+            assert!(EPHEMERAL.contains(&local.address.port()));
         }
-        assert_eq!(ports.bind(at("0.0.0.0:0"), Sharing::Exclusive), Err(Error::AddressUnavailable));
+        assert_eq!(ports.bind(end("0.0.0.0:0"), Sharing::Exclusive), Err(Error::AddressUnavailable));
         // The only free port is found, at any position.
         for given_back in [*EPHEMERAL.start(), 45_678, *EPHEMERAL.end() - 1, *EPHEMERAL.end()] {
-            let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, given_back);
+            let local = LocalEnd::from(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), given_back));
             ports.release(local);
-            assert_eq!(ports.bind(at("0.0.0.0:0"), Sharing::Exclusive), Ok(local));
-            assert_eq!(ports.bind(at("0.0.0.0:0"), Sharing::Exclusive), Err(Error::AddressUnavailable));
+            assert_eq!(ports.bind(end("0.0.0.0:0"), Sharing::Exclusive), Ok(local));
+            assert_eq!(ports.bind(end("0.0.0.0:0"), Sharing::Exclusive), Err(Error::AddressUnavailable));
         }
     }
 
@@ -397,7 +687,7 @@ mod tests {
     fn without_memory_a_table_stays_as_it_is() {
         let mut table = Table::new(Hash::new([7; 16]));
         let key = Key::only_local(at("10.0.2.15:80"));
-        let refused = property::with_memory(0, || (table.reserve(), table.insert(key, 1)));
+        let refused = property::with_memory(0, || (table.reserve(key), table.insert(key, 1)));
         assert_eq!(refused, (Err(Error::OutOfMemory), Err(Error::OutOfMemory)));
         assert_eq!(table.find(key), None);
         assert_eq!((table.insert(key, 1), table.find(key)), (Ok(()), Some(1)));
@@ -408,8 +698,8 @@ mod tests {
         let mut ports = ports(3);
         let mut next = |last| {
             let purpose = Purpose::Connection {
-                local: Ipv4Addr::new(10, 0, 2, 15),
-                remote: SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, last), 80),
+                local: [10, 0, 2, 15].into(),
+                remote: SocketAddr::new([10, 0, 2, last].into(), 80),
             };
             ports.ephemeral(purpose, |_, _| true).unwrap()
         };
@@ -427,7 +717,7 @@ mod tests {
     fn bound_ports_are_drawn_afresh() {
         let mut ports = ports(4);
         let drawn: Vec<u16> =
-            (0..1000).map(|_| ports.bind(at("0.0.0.0:0"), Sharing::Exclusive).unwrap().port()).collect();
+            (0..1000).map(|_| ports.bind(end("0.0.0.0:0"), Sharing::Exclusive).unwrap().address.port()).collect();
         let close = drawn.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 100).count();
         assert!(close < 30, "{close} of 999 where 7 are expected");
     }
@@ -436,26 +726,34 @@ mod tests {
     /// bit changes half of them, and another half for each secret.
     #[test]
     fn every_bit_of_a_key_changes_half_of_the_hash() {
+        each_bit_changes_half(96, |words| KeyOfFour { addresses: words[0], ports: words[1] as u32 });
+        each_bit_changes_half(288, |words| KeyOfSix {
+            local: [words[0], words[1]],
+            remote: [words[2], words[3]],
+            ports: words[4] as u32,
+        });
+    }
+
+    fn each_bit_changes_half<K: Hashed>(bits: usize, key_of: impl Fn([u64; 5]) -> K) {
         const SAMPLES: u64 = 256;
         let random = Secret::new([5; 16]);
         let (mut set, mut numbers) = (0, 0..);
         let mut next = || random.of_number(numbers.next().unwrap());
-        for bit in 0..96 {
+        for bit in 0..bits {
             let mut changed = 0;
             for _ in 0..SAMPLES {
                 let hash = Hash::new((u128::from(next()) << 64 | u128::from(next())).to_le_bytes());
-                let key = Key { addresses: next(), ports: next() as u32 };
-                let other = match bit {
-                    0..64 => Key { addresses: key.addresses ^ 1 << bit, ..key },
-                    _ => Key { ports: key.ports ^ 1 << (bit - 64), ..key },
-                };
-                changed += (hash.of(key) ^ hash.of(other)).count_ones();
-                set += hash.of(key).count_ones();
+                let words = core::array::from_fn(|_| next());
+                let mut other = words;
+                other[bit / 64] ^= 1 << (bit % 64);
+                let (one, other) = (key_of(words).hash(hash), key_of(other).hash(hash));
+                changed += (one ^ other).count_ones();
+                set += one.count_ones();
             }
             let expected = SAMPLES as u32 * 32;
             assert!(changed.abs_diff(expected) < expected / 8, "bit {bit} changes {changed} instead of {expected}");
         }
-        let expected = 96 * SAMPLES as u32 * 32;
+        let expected = bits as u32 * SAMPLES as u32 * 32;
         assert!(set.abs_diff(expected) < expected / 50, "{set} bits are set instead of {expected}");
     }
 
@@ -466,7 +764,7 @@ mod tests {
             let hash = Hash::new((u128::from(half) << 64 | u128::from(half)).to_le_bytes());
             let of_ports = (0..=u16::MAX).map(|port| Ports::hash_of(hash, port)).collect::<BTreeSet<_>>();
             assert_eq!(of_ports.len(), 1 << 16, "{half:#x}");
-            let addresses = (0..1000).map(|number| hash.of(Key { addresses: number, ports: 0 }));
+            let addresses = (0..1000).map(|number| KeyOfFour { addresses: number, ports: 0 }.hash(hash));
             assert_eq!(addresses.collect::<BTreeSet<_>>().len(), 1000, "{half:#x}");
         }
     }
@@ -515,7 +813,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Bind(position, sharing) => {
-                        let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number(position));
+                        let local = LocalEnd::from(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), number(position)));
                         let (is_bound, connections) = used.get(&number(position)).copied().unwrap_or_default();
                         let is_free = !is_bound && (connections == 0 || sharing == Sharing::Reuse);
                         let expected = if is_free { Ok(local) } else { Err(Error::AddressInUse) };
@@ -525,7 +823,7 @@ mod tests {
                         }
                     }
                     Step::Release(position) => {
-                        ports.release(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number(position)));
+                        ports.release(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), number(position)).into());
                         used.entry(number(position)).and_modify(|port| port.0 = false);
                     }
                     Step::Join(position) => {

@@ -3,7 +3,6 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::SocketAddrV4;
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
@@ -18,7 +17,7 @@ use crate::frame::Segment;
 use crate::host::Via;
 use crate::local::{Direction, Local, Phase};
 use crate::slab::ConnectionId;
-use crate::table::Key;
+use crate::table::{ENTRY, Key, LocalEnd};
 use crate::time_wait::Remains;
 
 /// Probing a silent peer (`SO_KEEPALIVE`).
@@ -296,9 +295,9 @@ impl Connection {
         match &self.engine {
             Engine::Wire(wire) => {
                 let socket = wire.socket();
-                sizes.wire + socket.recv_capacity() + socket.send_capacity()
+                sizes.wire + socket.recv_capacity() + socket.send_capacity() + self.key.memory_beyond_four()
             }
-            Engine::Local(local) => sizes.local + local.ring.memory(),
+            Engine::Local(local) => sizes.local + local.ring.memory() + self.key.memory_beyond_four(),
         }
     }
 
@@ -487,7 +486,7 @@ impl Wire {
 }
 
 pub(crate) struct Listener {
-    pub(crate) local: SocketAddrV4,
+    pub(crate) local: LocalEnd,
     pub(crate) options: TcpOptions,
     /// Owner charged for requests and connections.
     pub(crate) owner: Option<Arc<dyn Owner>>,
@@ -506,7 +505,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn new(local: SocketAddrV4, options: TcpOptions, backlog: usize) -> Self {
+    pub(crate) fn new(local: LocalEnd, options: TcpOptions, backlog: usize) -> Self {
         Listener {
             local,
             options,
@@ -537,7 +536,7 @@ impl Listener {
 /// Bytes of kernel memory for one connection beside its buffers, for statements about memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionMemory {
-    /// A connection to another host: its record, its socket, and its share of the tables.
+    /// A connection to another host over IPv4: its record, its socket, and its share of the tables.
     pub wire: usize,
     /// One end of a connection within this host. Its buffer is made with the first byte, and is 512 bytes at first.
     pub local: usize,
@@ -549,7 +548,7 @@ impl ConnectionMemory {
         use core::mem::size_of;
         // A slab entry, entries of two work lists, a timer with its position, a table entry at the load of a table that
         // has just grown.
-        let tables = 16 + 2 * 4 + 16 + 4 + 2 * (size_of::<(Key, u32)>() + 1);
+        let tables = 16 + 2 * 4 + 16 + 4 + ENTRY;
         let record = size_of::<Connection>() + tables;
         ConnectionMemory { wire: record + size_of::<SocketStorage<'static>>(), local: record }
     }
@@ -565,7 +564,7 @@ pub(crate) fn zeroed<T: Clone>(value: T, length: usize) -> Result<Vec<T>, Error>
 
 #[cfg(test)]
 mod tests {
-    use core::net::Ipv4Addr;
+    use core::net::{Ipv4Addr, SocketAddrV4};
 
     use ethernet::NoLink;
     use property::with_memory;

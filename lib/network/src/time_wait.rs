@@ -15,7 +15,7 @@ use crate::Error;
 use crate::charge::Charge;
 use crate::frame::Segment;
 use crate::reply::Course;
-use crate::table::{Hash, Key, Table};
+use crate::table::{ENTRY, Hash, Key, Table};
 
 /// Next sequence numbers of the two sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,8 +64,8 @@ impl Record {
     }
 }
 
-/// Bytes of memory for a record: itself, its entry in the table, and that of its port.
-pub(crate) const MEMORY: usize = size_of::<Record>() + 4 * (size_of::<(Key, u32)>() + 1);
+/// Bytes of memory for a record of a connection over IPv4: itself, its entry in the table, and that of its port.
+pub(crate) const MEMORY: usize = size_of::<Record>() + 2 * ENTRY;
 
 pub(crate) struct TimeWait {
     records: VecDeque<Record>,
@@ -111,7 +111,7 @@ impl TimeWait {
             return Err(Error::Limit);
         }
         self.records.try_reserve(1)?;
-        self.table.reserve()?;
+        self.table.reserve(key)?;
         let mut oldest = None;
         while self.records.len() >= self.limit {
             oldest = oldest.or(self.pop());
@@ -170,10 +170,10 @@ impl TimeWait {
 mod tests {
     use super::*;
     use crate::charge::Held;
-    use core::net::{Ipv4Addr, SocketAddrV4};
+    use core::net::{Ipv4Addr, SocketAddr};
 
     fn key(port: u16) -> Key {
-        Key::new(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80), SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+        Key::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
     }
 
     fn unowned() -> Charge {

@@ -4,7 +4,7 @@
 //! sockets of this host there is nothing else. Only datagrams that leave through the Ethernet interface go through a
 //! smoltcp socket, because address resolution is smoltcp's; it is made with the first such datagram.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 
 use alloc::vec::Vec;
 use ethernet::Link;
@@ -13,17 +13,18 @@ use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::udp;
 use smoltcp::storage::{PacketBuffer, PacketMetadata};
 use smoltcp::time::Instant;
-use smoltcp::wire::{IpAddress, IpListenEndpoint, Ipv4Packet, UdpPacket, UdpRepr};
+use smoltcp::wire::{IpListenEndpoint, Ipv4Packet, UdpPacket, UdpRepr};
 use waiters::Waiters;
 
 use crate::Error;
 use crate::arrivals::Reader;
 use crate::configuration::{Interest, Sent};
 use crate::dhcp;
-use crate::host::{Host, RETRY, Via, ip_endpoint, poll_one};
+use crate::host::{Host, RETRY, Via, endpoint, ip_endpoint, poll_one};
 use crate::link::Outgoing;
+use crate::operations::or_this_host;
 use crate::slab::DatagramId;
-use crate::table::{Key, Sharing};
+use crate::table::{Key, LocalEnd, Sharing, insert_all};
 use crate::tcp::{BUFFER_LIMITS, zeroed};
 
 /// Behaviour of a datagram socket.
@@ -65,7 +66,7 @@ impl DatagramOptions {
 
     /// Returns the bytes of the receive buffer and its records.
     fn receive_memory(&self) -> usize {
-        self.receive_buffer + self.datagrams * size_of::<PacketMetadata<SocketAddrV4>>()
+        self.receive_buffer + self.datagrams * size_of::<PacketMetadata<SocketAddr>>()
     }
 
     /// Returns the bytes of the smoltcp socket with the send buffer and its records.
@@ -81,10 +82,10 @@ const BURST: usize = 8;
 pub(crate) const LONGEST: usize = 65_507;
 
 pub(crate) struct Datagrams {
-    pub(crate) local: SocketAddrV4,
-    pub(crate) remote: Option<SocketAddrV4>,
+    pub(crate) local: LocalEnd,
+    pub(crate) remote: Option<SocketAddr>,
     pub(crate) options: DatagramOptions,
-    pub(crate) arrived: PacketBuffer<'static, SocketAddrV4>,
+    pub(crate) arrived: PacketBuffer<'static, SocketAddr>,
     pub(crate) departing: Option<SocketSet<'static>>,
     pub(crate) failure: Option<Error>,
     /// Whether failures are reported for datagrams to any receiver, and not only for those to the connected end.
@@ -96,7 +97,7 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(crate) fn new(local: SocketAddrV4, options: DatagramOptions) -> Result<Self, Error> {
+    pub(crate) fn new(local: LocalEnd, options: DatagramOptions) -> Result<Self, Error> {
         let options = options.clamped();
         Ok(Datagrams {
             local,
@@ -122,6 +123,14 @@ impl Datagrams {
         }
     }
 
+    /// Returns the keys under which packets find it.
+    fn keys(&self) -> [Option<Key>; 2] {
+        match self.remote {
+            Some(remote) => [Some(self.local.key_with(remote)), None],
+            None => self.local.keys(),
+        }
+    }
+
     /// Returns the memory of its buffers, in bytes.
     pub(crate) fn memory(&self) -> usize {
         let send = if self.departing.is_some() { self.options.send_memory() } else { 0 };
@@ -139,13 +148,9 @@ impl Datagrams {
                     zeroed(0, self.options.send_buffer)?,
                 ),
             );
-            let address = self.local.ip();
-            socket
-                .bind(IpListenEndpoint {
-                    addr: (!address.is_unspecified()).then_some(IpAddress::Ipv4(*address)),
-                    port: self.local.port(),
-                })
-                .map_err(|_| Error::Invalid)?;
+            let local = self.local.address;
+            let addr = if local.ip().is_unspecified() { None } else { endpoint(local)?.addr };
+            socket.bind(IpListenEndpoint { addr, port: local.port() }).map_err(|_| Error::Invalid)?;
             let mut storage = Vec::new();
             storage.try_reserve_exact(1)?;
             storage.push(SocketStorage::EMPTY);
@@ -161,7 +166,7 @@ impl Datagrams {
 
     /// Stores a datagram of `length` bytes that `fill` writes, or drops it if there is no room, as users of UDP must
     /// expect. Returns whether it was stored.
-    pub(crate) fn deliver(&mut self, from: SocketAddrV4, length: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+    pub(crate) fn deliver(&mut self, from: SocketAddr, length: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         match self.arrived.enqueue(length, from) {
             Ok(room) => {
                 fill(room);
@@ -177,13 +182,13 @@ impl Datagrams {
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
     via: Via,
-    from: SocketAddrV4,
-    to: SocketAddrV4,
+    from: SocketAddr,
+    to: SocketAddr,
 }
 
 impl Host {
-    pub(crate) fn udp_bind(&mut self, local: SocketAddrV4, options: &DatagramOptions) -> Result<DatagramId, Error> {
-        if !local.ip().is_unspecified() && !self.is_own(*local.ip()) {
+    pub(crate) fn udp_bind(&mut self, local: LocalEnd, options: &DatagramOptions) -> Result<DatagramId, Error> {
+        if !self.may_bind(local) {
             return Err(Error::AddressUnavailable);
         }
         let index = self.datagrams.next_index()?;
@@ -191,63 +196,63 @@ impl Host {
         self.datagram_timers.reserve(index)?;
         let local = self.datagram_ports.bind(local, Sharing::Exclusive)?;
         let made = Datagrams::new(local, *options).and_then(|socket| self.datagrams.insert(socket)).and_then(|index| {
-            self.datagram_table.insert(Key::only_local(local), index).inspect_err(|_| self.datagrams.remove(index))?;
+            let entered = insert_all(&mut self.datagram_table, local.keys(), index);
+            entered.inspect_err(|_| self.datagrams.remove(index))?;
             Ok(index)
         });
         let index = made.inspect_err(|_| self.datagram_ports.release(local))?;
         Ok(DatagramId { index, generation: self.datagrams.generation(index) })
     }
 
-    pub(crate) fn udp_connect(&mut self, id: DatagramId, remote: Option<SocketAddrV4>) -> Result<(), Error> {
+    pub(crate) fn udp_connect(&mut self, id: DatagramId, remote: Option<SocketAddr>) -> Result<(), Error> {
         if let Some(remote) = remote {
             if remote.port() == 0 {
                 return Err(Error::Invalid);
             }
-            let local = *self.datagram(id)?.local.ip();
-            self.route_from(local, *remote.ip())?;
+            let local = self.datagram(id)?.local.address.ip();
+            self.route_from(local, remote.ip())?;
         }
         let socket = self.datagram(id)?;
         socket.failure = None;
-        let old = key_of(socket);
-        let previous = socket.remote;
-        socket.remote = remote;
-        let new = key_of(socket);
+        let old = socket.keys();
+        let previous = core::mem::replace(&mut socket.remote, remote);
+        let new = socket.keys();
         if old != new {
-            if let Err(error) = self.datagram_table.insert(new, id.index) {
+            if let Err(error) = insert_all(&mut self.datagram_table, new, id.index) {
                 self.datagram(id)?.remote = previous;
                 return Err(error);
             }
-            self.datagram_table.remove(old);
+            old.into_iter().flatten().for_each(|key| self.datagram_table.remove(key));
         }
         Ok(())
     }
 
-    /// Returns the socket that receives a datagram. A port has one owner for each address, so at most one exists: a
-    /// socket bound to the address or to all addresses, without a peer or connected to the sender.
-    pub(crate) fn find_datagrams(&self, local: SocketAddrV4, remote: SocketAddrV4) -> Option<u32> {
-        let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
-        self.datagram_table
-            .find(Key::only_local(local))
-            .or_else(|| self.datagram_table.find(Key::only_local(anywhere)))
-            .or_else(|| self.datagram_table.find(Key::new(local, remote)))
-            .or_else(|| self.datagram_table.find(Key::new(anywhere, remote)))
+    /// Returns the end from which datagrams leave, as far as it is known.
+    pub(crate) fn udp_local_end(&mut self, id: DatagramId) -> Result<SocketAddr, Error> {
+        let Datagrams { local, remote, .. } = *self.datagram(id)?;
+        let way = remote.and_then(|remote| self.route_from(local.address.ip(), remote.ip()).ok());
+        Ok(way.map_or(local.address, |(_, address)| SocketAddr::new(address, local.address.port())))
     }
 
-    pub(crate) fn udp_input<T: TxToken>(
-        &mut self,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
-        frame: &[u8],
-        answer: T,
-        now: Instant,
-    ) {
+    /// Returns the socket that receives a datagram. A port has one owner for each address, so at most one exists: a
+    /// socket bound to the address or to all addresses, without a peer or connected to the sender.
+    pub(crate) fn find_datagrams(&self, key: Key) -> Option<u32> {
+        let here = key.without_remote();
+        self.datagram_table
+            .find(here)
+            .or_else(|| self.datagram_table.find(here.anywhere()))
+            .or_else(|| self.datagram_table.find(key))
+            .or_else(|| self.datagram_table.find(key.anywhere()))
+    }
+
+    pub(crate) fn udp_input<T: TxToken>(&mut self, key: Key, frame: &[u8], answer: T, now: Instant) {
+        let (local, remote) = (key.local(), key.remote());
         if local.port() == dhcp::CLIENT_PORT && self.dhcp.is_some() {
             self.lease_input(remote.port(), frame, now);
             return;
         }
-        let for_us =
-            self.is_own(*local.ip()) || local.ip().is_broadcast() || self.network.broadcast() == Some(*local.ip());
-        let receiver = self.find_datagrams(local, remote).and_then(|index| self.datagrams.get_mut(index));
+        let for_us = self.is_own(local.ip()) || matches!(local.ip(), IpAddr::V4(address) if self.is_broadcast(address));
+        let receiver = self.find_datagrams(key).and_then(|index| self.datagrams.get_mut(index));
         match receiver {
             Some(socket) if for_us => {
                 if let Some(payload) = datagram_payload(frame, &self.checksums)
@@ -262,19 +267,19 @@ impl Host {
     }
 
     /// Finds the way of a datagram to `to`, or to the socket's connected end.
-    pub(crate) fn udp_way(&mut self, id: DatagramId, to: Option<SocketAddrV4>) -> Result<Way, Error> {
+    pub(crate) fn udp_way(&mut self, id: DatagramId, to: Option<SocketAddr>) -> Result<Way, Error> {
         let socket = self.datagram(id)?;
         if let Some(failure) = socket.failure.take() {
             return Err(failure);
         }
         let to = to.or(socket.remote).ok_or(Error::NotConnected)?;
-        let local = socket.local;
-        let to = if to.ip().is_unspecified() { SocketAddrV4::new(Ipv4Addr::LOCALHOST, to.port()) } else { to };
+        let local = socket.local.address;
+        let to = or_this_host(to);
         if to.port() == 0 {
             return Err(Error::Invalid);
         }
-        let (via, address) = self.route_from(*local.ip(), *to.ip())?;
-        Ok(Way { via, from: SocketAddrV4::new(address, local.port()), to })
+        let (via, address) = self.route_from(local.ip(), to.ip())?;
+        Ok(Way { via, from: SocketAddr::new(address, local.port()), to })
     }
 
     /// Sends a datagram on its way.
@@ -302,7 +307,7 @@ impl Host {
         if length > LONGEST {
             return Err(Error::TooLong);
         }
-        match self.find_datagrams(to, from) {
+        match self.find_datagrams(Key::new(to, from)) {
             Some(index) => {
                 let mut taken = false;
                 if let Some(receiver) = self.datagrams.get_mut(index) {
@@ -340,8 +345,8 @@ impl Host {
         if length > socket.options.send_buffer {
             return Err(Error::TooLong);
         }
-        let mut meta = udp::UdpMetadata::from(ip_endpoint(to));
-        meta.local_address = Some(IpAddress::Ipv4(*from.ip()));
+        let mut meta = udp::UdpMetadata::from(ip_endpoint(to)?);
+        meta.local_address = endpoint(from)?.addr;
         match socket.departing()?.send(length, meta) {
             Ok(room) => fill(room),
             Err(udp::SendError::BufferFull) => return Ok(Sent::Full),
@@ -352,14 +357,14 @@ impl Host {
     }
 
     /// Reports to the sending socket that `remote` is unreachable.
-    pub(crate) fn udp_unreachable(&mut self, local: SocketAddrV4, remote: SocketAddrV4) {
-        let anywhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
+    pub(crate) fn udp_unreachable(&mut self, key: Key) {
+        let here = key.without_remote();
         let index = self
             .datagram_table
-            .find(Key::new(local, remote))
-            .or_else(|| self.datagram_table.find(Key::new(anywhere, remote)))
-            .or_else(|| self.find_reporting(Key::only_local(local)))
-            .or_else(|| self.find_reporting(Key::only_local(anywhere)));
+            .find(key)
+            .or_else(|| self.datagram_table.find(key.anywhere()))
+            .or_else(|| self.find_reporting(here))
+            .or_else(|| self.find_reporting(here.anywhere()));
         if let Some(socket) = index.and_then(|index| self.datagrams.get_mut(index)) {
             socket.failure = Some(Error::Refused);
             socket.receivers.wake_all();
@@ -403,19 +408,12 @@ impl Host {
         let socket = self.datagram(id)?;
         socket.receivers.wake_all();
         socket.senders.wake_all();
-        let (key, local) = (key_of(socket), socket.local);
-        self.datagram_table.remove(key);
+        let (keys, local) = (socket.keys(), socket.local);
+        keys.into_iter().flatten().for_each(|key| self.datagram_table.remove(key));
         self.datagram_ports.release(local);
         self.datagram_timers.remove(id.index);
         self.datagrams.remove(id.index);
         Ok(())
-    }
-}
-
-fn key_of(socket: &Datagrams) -> Key {
-    match socket.remote {
-        Some(remote) => Key::new(socket.local, remote),
-        None => Key::only_local(socket.local),
     }
 }
 
@@ -442,7 +440,7 @@ mod tests {
     fn a_socket_takes_as_much_as_it_states() {
         const LIMIT: usize = 1 << 20;
         let is_there = |bytes: usize| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
-        let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 53);
+        let local = LocalEnd::from(SocketAddr::new(core::net::Ipv4Addr::LOCALHOST.into(), 53));
         for options in [
             DatagramOptions::default(),
             DatagramOptions { receive_buffer: 1000, send_buffer: 3000, datagrams: 7 },

@@ -2,7 +2,7 @@
 
 mod wire;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -50,7 +50,7 @@ impl Owner for Account {
     }
 }
 
-const REMOTE: SocketAddrV4 = SocketAddrV4::new(SERVER, 80);
+const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 80);
 
 /// A network whose server listens for this owner.
 fn net_for(owner: &Arc<Account>, backlog: usize) -> (Net, ListenerId) {
@@ -58,7 +58,7 @@ fn net_for(owner: &Arc<Account>, backlog: usize) -> (Net, ListenerId) {
     let listener = net.listen(80, backlog);
     net.server.set_listener_owner(listener, owner.clone()).unwrap();
     // Each learns of the other's hardware address.
-    net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 81), &TcpOptions::default(), net.now).unwrap();
+    net.client.tcp_connect(None, SocketAddr::new(SERVER.into(), 81), &TcpOptions::default(), net.now).unwrap();
     net.settle();
     (net, listener)
 }
@@ -198,7 +198,7 @@ fn a_connection_over_its_owners_limit_waits_for_room() {
 fn within_the_host_each_end_has_its_owner() {
     let configuration = Configuration::default();
     let mut stack: Stack<NoLink> = Stack::new(NoLink, &configuration, SECOND).unwrap();
-    let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+    let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
     let (client, server) = (Account::with_limit(usize::MAX), Account::with_limit(0));
     let binding = stack.tcp_bind(local, Sharing::Exclusive).unwrap();
     let listener = stack.tcp_listen(binding, 10, &TcpOptions::default()).unwrap();

@@ -3,7 +3,7 @@
 mod wire;
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ethernet::NoLink;
@@ -18,8 +18,8 @@ fn loopback() -> Stack<NoLink> {
     Stack::new(NoLink, &configuration, SECOND).unwrap()
 }
 
-fn local(port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn a_connection_has_the_buffer_that_was_promised_to_its_request() {
     net.server.set_listener_options(listener, &small).unwrap();
     let (_, wholly_small) = net.pair(listener);
     // Between the request and its acknowledgement the listener changes its mind.
-    let to = SocketAddrV4::new(SERVER, 80);
+    let to = SocketAddr::new(SERVER.into(), 80);
     net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
     net.client.poll(net.now);
     net.server.poll(net.now);
@@ -47,9 +47,9 @@ fn a_connection_has_the_buffer_that_was_promised_to_its_request() {
 #[test]
 fn datagrams_that_wait_for_an_address_take_room() {
     let mut net = Net::new(Faults::default(), 1);
-    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let client = net.client.udp_bind(any, &DatagramOptions::default()).unwrap();
-    let to = Some(SocketAddrV4::new(SERVER, 53));
+    let to = Some(SocketAddr::new(SERVER.into(), 53));
     assert!(net.client.udp_readiness(client).unwrap().send);
     let fits = (0..10_000).take_while(|_| net.client.udp_send_with(client, to, 100, |_| ()) != Ok(Sent::Full)).count();
     assert!((1..10_000).contains(&fits), "{fits}");
@@ -61,9 +61,9 @@ fn datagrams_that_wait_for_an_address_take_room() {
 #[test]
 fn a_sender_of_datagrams_sleeps_while_nothing_can_leave() {
     let mut net = Net::new(Faults::default(), 1);
-    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let client = net.client.udp_bind(any, &DatagramOptions::default()).unwrap();
-    let to = Some(SocketAddrV4::new(SERVER, 53));
+    let to = Some(SocketAddr::new(SERVER.into(), 53));
     net.client.link().is_full = true;
     while net.client.udp_send_with(client, to, 100, |_| ()) != Ok(Sent::Full) {}
     let (bell, waker) = Bell::new();
@@ -96,13 +96,13 @@ fn a_request_and_an_answer_cross_the_wire() {
     assert_eq!(got, b"world!");
     let remote = net.server.remote_endpoint(server).unwrap();
     assert_eq!(remote, net.client.local_endpoint(client).unwrap());
-    assert_eq!(*remote.ip(), CLIENT);
+    assert_eq!(remote.ip(), CLIENT);
 }
 
 #[test]
 fn connecting_without_a_listener_is_refused() {
     let mut net = Net::new(Faults::default(), 1);
-    let id = net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 81), &TcpOptions::default(), net.now).unwrap();
+    let id = net.client.tcp_connect(None, SocketAddr::new(SERVER.into(), 81), &TcpOptions::default(), net.now).unwrap();
     let (bell, waker) = Bell::new();
     assert_eq!(net.client.connected(id), Ok(false));
     net.client.register(id, Interest::Send, &waker).unwrap();
@@ -118,7 +118,7 @@ fn connecting_without_a_listener_is_refused() {
 #[test]
 fn an_unanswered_request_times_out() {
     let mut net = Net::new(Faults::default(), 1);
-    let absent = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 80);
+    let absent = SocketAddr::new(Ipv4Addr::new(10, 0, 2, 99).into(), 80);
     let id = net.client.tcp_connect(None, absent, &TcpOptions::default(), net.now).unwrap();
     let mut outcome = Ok(false);
     net.run_until(100 * SECOND, |net| {
@@ -325,8 +325,10 @@ fn the_backlog_limits_and_the_order_is_kept() {
     let listener = net.listen(80, 3);
     let wanted: Vec<_> = (0..5)
         .map(|_| {
-            let id =
-                net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 80), &TcpOptions::default(), net.now).unwrap();
+            let id = net
+                .client
+                .tcp_connect(None, SocketAddr::new(SERVER.into(), 80), &TcpOptions::default(), net.now)
+                .unwrap();
             net.settle();
             id
         })
@@ -359,7 +361,7 @@ fn a_listener_has_as_many_places_as_its_last_backlog() {
         assert_eq!(net.server.set_backlog(closed, backlog), Err(Error::Stale));
         let listener = net.listen(80, 1);
         assert_eq!(net.server.set_backlog(listener, backlog), Ok(()));
-        let to = SocketAddrV4::new(SERVER, 80);
+        let to = SocketAddr::new(SERVER.into(), 80);
         let clients = [(); 5].map(|()| {
             let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
             net.settle();
@@ -376,7 +378,7 @@ fn requests_are_dropped_while_memory_is_short() {
     let mut net = Net::new(Faults::default(), 1);
     net.server.set_admission(|| MEMORY.load(Ordering::Relaxed));
     let listener = net.listen(80, 3);
-    let remote = SocketAddrV4::new(SERVER, 80);
+    let remote = SocketAddr::new(SERVER.into(), 80);
     let wanted = net.client.tcp_connect(None, remote, &TcpOptions::default(), net.now).unwrap();
     net.pass(3 * SECOND);
     assert_eq!(net.client.connected(wanted), Ok(false));
@@ -397,7 +399,7 @@ fn requests_are_dropped_while_memory_is_short() {
 fn a_closed_listener_resets_waiting_connections() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 3);
-    let id = net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 80), &TcpOptions::default(), net.now).unwrap();
+    let id = net.client.tcp_connect(None, SocketAddr::new(SERVER.into(), 80), &TcpOptions::default(), net.now).unwrap();
     net.settle();
     assert_eq!(net.client.connected(id), Ok(true));
     net.server.close_listener(listener, net.now).unwrap();
@@ -414,7 +416,7 @@ fn ports_have_owners() {
     let mut stack = loopback();
     let first = stack.tcp_bind(local(80), Sharing::Exclusive).unwrap();
     assert_eq!(stack.tcp_bind(local(80), Sharing::Reuse), Err(Error::AddressInUse));
-    assert_eq!(stack.tcp_bind(SocketAddrV4::new(SERVER, 80), Sharing::Exclusive), Err(Error::AddressUnavailable));
+    assert_eq!(stack.tcp_bind(SocketAddr::new(SERVER.into(), 80), Sharing::Exclusive), Err(Error::AddressUnavailable));
     stack.release(first).unwrap();
     assert_eq!(stack.release(first), Err(Error::Stale));
     let again = stack.tcp_bind(local(80), Sharing::Exclusive).unwrap();
@@ -440,11 +442,11 @@ fn a_connection_gets_a_port_of_its_own() {
     let listeners = [net.listen(80, 400), net.listen(81, 400)];
     let is_free = |port: u16| port.is_multiple_of(DISTANCE);
     for port in (32_768..=60_999).filter(|port| !is_free(*port)) {
-        net.client.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port), Sharing::Exclusive).unwrap();
+        net.client.tcp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), Sharing::Exclusive).unwrap();
     }
     let free = (32_768..=60_999).filter(|port| is_free(*port)).count();
     let connect = |net: &mut Net, port: u16| {
-        net.client.tcp_connect(None, SocketAddrV4::new(SERVER, port), &TcpOptions::default(), net.now)
+        net.client.tcp_connect(None, SocketAddr::new(SERVER.into(), port), &TcpOptions::default(), net.now)
     };
     for (port, listener) in [80, 81].into_iter().zip(listeners) {
         let mut clients = Vec::new();
@@ -489,10 +491,10 @@ fn a_stack_knows_its_address_its_waiters_and_the_memory_of_its_datagrams() {
     net.server.forget_accept(listener, &waker);
     assert!(!net.server.is_accepted(listener));
     let options = DatagramOptions::default();
-    let socket = net.client.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &options).unwrap();
+    let socket = net.client.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &options).unwrap();
     let before = net.client.datagram_memory(socket).unwrap();
     assert!((options.receive_buffer..options.memory()).contains(&before));
-    net.client.udp_send_with(socket, Some(SocketAddrV4::new(SERVER, 53)), 1, |_| ()).unwrap();
+    net.client.udp_send_with(socket, Some(SocketAddr::new(SERVER.into(), 53)), 1, |_| ()).unwrap();
     let after = net.client.datagram_memory(socket).unwrap();
     assert!((before + options.send_buffer..options.memory()).contains(&after));
 }
@@ -502,9 +504,9 @@ fn free_counts_are_those_that_the_limits_leave() {
     let limits = Limits { connections: 5, datagrams: 7, ..Limits::default() };
     let mut net = Net::with_limits(Faults::default(), 1, limits);
     assert_eq!(net.client.free_counts(), (5, 7));
-    let to = SocketAddrV4::new(SERVER, 80);
+    let to = SocketAddr::new(SERVER.into(), 80);
     let connection = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
-    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     for left in [6, 5] {
         net.client.udp_bind(any, &DatagramOptions::default()).unwrap();
         assert_eq!(net.client.free_counts(), (4, left));
@@ -530,10 +532,11 @@ fn requests_within_the_host_beyond_the_backlog_are_dropped() {
 #[test]
 fn the_loopback_interface_carries_both_ways() {
     let mut stack = loopback();
-    let binding = stack.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7), Sharing::Exclusive).unwrap();
+    let binding = stack.tcp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 7), Sharing::Exclusive).unwrap();
     let listener = stack.tcp_listen(binding, 4, &TcpOptions::default()).unwrap();
     for address in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 1, 2, 3), Ipv4Addr::UNSPECIFIED] {
-        let client = stack.tcp_connect(None, SocketAddrV4::new(address, 7), &TcpOptions::default(), SECOND).unwrap();
+        let client =
+            stack.tcp_connect(None, SocketAddr::new(address.into(), 7), &TcpOptions::default(), SECOND).unwrap();
         stack.poll(SECOND);
         assert_eq!(stack.connected(client), Ok(true));
         let (server, _) = stack.accept(listener).unwrap().unwrap();
@@ -745,7 +748,7 @@ fn each_step_of_the_other_side_has_its_own_limit() {
         }
     }
     let mut net = impatient();
-    let absent = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 80);
+    let absent = SocketAddr::new(Ipv4Addr::new(10, 0, 2, 99).into(), 80);
     let id = net.client.tcp_connect(None, absent, &TcpOptions::default(), net.now).unwrap();
     assert_eq!(net.in_silence(100 * SECOND, |net| net.client.connected(id).is_err()), Some(5 * SECOND));
 }
@@ -784,13 +787,13 @@ fn two_connections_never_have_both_ends_in_common() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 3);
     assert_eq!(
-        net.server.tcp_bind(SocketAddrV4::new(CLIENT, 7), Sharing::Exclusive),
+        net.server.tcp_bind(SocketAddr::new(CLIENT.into(), 7), Sharing::Exclusive),
         Err(Error::AddressUnavailable),
         "an address of another host"
     );
     let connect = |net: &mut Net| {
-        let from = net.client.tcp_bind(SocketAddrV4::new(CLIENT, 4000), Sharing::Reuse).unwrap();
-        let to = SocketAddrV4::new(SERVER, 80);
+        let from = net.client.tcp_bind(SocketAddr::new(CLIENT.into(), 4000), Sharing::Reuse).unwrap();
+        let to = SocketAddr::new(SERVER.into(), 80);
         let made = net.client.tcp_connect(Some(from), to, &TcpOptions::default(), net.now);
         // A refused one leaves the port to its owner.
         assert_eq!(net.client.release(from).is_ok(), made.is_err());
@@ -846,12 +849,12 @@ fn a_vanished_peer_does_not_keep_a_closed_connection() {
 fn a_new_connection_may_follow_an_old_one_at_once() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 3);
-    let from = SocketAddrV4::new(CLIENT, 4000);
+    let from = SocketAddr::new(CLIENT.into(), 4000);
     for round in 0..5 {
         let binding = net.client.tcp_bind(from, Sharing::Reuse).unwrap();
         let client = net
             .client
-            .tcp_connect(Some(binding), SocketAddrV4::new(SERVER, 80), &TcpOptions::default(), net.now)
+            .tcp_connect(Some(binding), SocketAddr::new(SERVER.into(), 80), &TcpOptions::default(), net.now)
             .unwrap();
         net.settle();
         let server = net.server.accept(listener).unwrap();
@@ -917,12 +920,12 @@ fn a_gateway_leads_to_other_networks() {
         let address = network::Addressing::Fixed(network::Address { address: CLIENT, prefix: 24, gateway });
         let configuration = Configuration { address, ..Configuration::default() };
         let mut stack = Stack::new(NoLink, &configuration, SECOND).unwrap();
-        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let socket = stack.udp_bind(any, &DatagramOptions::default()).unwrap();
         for (to, is_reached) in [(near, true), (far, gateway.is_some()), (Ipv4Addr::BROADCAST, true)] {
             let outcome = if is_reached { Ok(Sent::Bytes(1)) } else { Err(Error::Unreachable) };
-            assert_eq!(stack.udp_send_with(socket, Some(SocketAddrV4::new(to, 53)), 1, |_| ()), outcome, "{to}");
-            let made = stack.tcp_connect(None, SocketAddrV4::new(to, 80), &TcpOptions::default(), SECOND);
+            assert_eq!(stack.udp_send_with(socket, Some(SocketAddr::new(to.into(), 53)), 1, |_| ()), outcome, "{to}");
+            let made = stack.tcp_connect(None, SocketAddr::new(to.into(), 80), &TcpOptions::default(), SECOND);
             let is_one_host = to != Ipv4Addr::BROADCAST;
             assert_eq!(made.err(), (!is_reached || !is_one_host).then_some(Error::Unreachable), "{to}");
         }
@@ -950,7 +953,7 @@ fn a_request_that_is_taken_back_before_its_answer_leaves_nothing() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 10);
     net.pair(listener);
-    let to = SocketAddrV4::new(SERVER, 80);
+    let to = SocketAddr::new(SERVER.into(), 80);
     let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
     net.client.poll(net.now);
     assert_eq!(net.to_server.borrow_mut().split_off(0).len(), 1);
@@ -1027,7 +1030,7 @@ fn frames_and_connections_are_counted() {
 #[test]
 fn nothing_is_sent_before_the_handshake_has_ended() {
     let mut net = Net::new(Faults::default(), 1);
-    let to = SocketAddrV4::new(SERVER, 80);
+    let to = SocketAddr::new(SERVER.into(), 80);
     let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
     assert_eq!(send(&mut net.client, client, b"early", net.now), Err(Error::NotConnected));
     for how in [Shutdown::Receive, Shutdown::Send, Shutdown::Both] {
@@ -1071,7 +1074,7 @@ fn a_task_registers_for_input_unless_there_is_some() {
     assert_eq!(bell.rings(), 1);
     assert_eq!(net.server.register_for_input(server, &waker, reader), Ok(false));
     assert!(!net.server.is_read(server));
-    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let socket = net.server.udp_bind(any, &DatagramOptions::default()).unwrap();
     assert!(!net.server.are_datagrams_read(socket));
     net.server.udp_register(socket, Interest::Receive, &waker).unwrap();
@@ -1121,7 +1124,7 @@ fn two_requests_that_cross_have_the_limit_of_a_handshake() {
     let mut net = impatient();
     let listener = net.listen(80, 3);
     net.pair(listener);
-    let ends = [SocketAddrV4::new(CLIENT, 5000), SocketAddrV4::new(SERVER, 6000)];
+    let ends = [SocketAddr::new(CLIENT.into(), 5000), SocketAddr::new(SERVER.into(), 6000)];
     let options = TcpOptions::default();
     let from = net.client.tcp_bind(ends[0], Sharing::Exclusive).unwrap();
     let client = net.client.tcp_connect(Some(from), ends[1], &options, net.now).unwrap();
@@ -1158,10 +1161,10 @@ fn one_step_sends_some_of_much_that_waits() {
         for (client, _) in &pairs {
             assert_eq!(net.client.receivable(*client), Ok(1));
         }
-        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let options = DatagramOptions { datagrams: 100, ..DatagramOptions::default() };
         let receiver = net.client.udp_bind(any, &options).unwrap();
-        let to = SocketAddrV4::new(CLIENT, net.client.udp_local_endpoint(receiver).unwrap().port());
+        let to = SocketAddr::new(CLIENT.into(), net.client.udp_local_endpoint(receiver).unwrap().port());
         for _ in 0..MANY {
             let sender = net.server.udp_bind(any, &options).unwrap();
             net.server.udp_send_with(sender, Some(to), 1, |room| room.fill(7)).unwrap();
@@ -1178,8 +1181,8 @@ fn one_step_sends_some_of_much_that_waits() {
 #[test]
 fn a_datagram_longer_than_its_buffer_is_refused() {
     let mut net = Net::new(Faults::default(), 1);
-    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
-    let to = Some(SocketAddrV4::new(SERVER, 53));
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let to = Some(SocketAddr::new(SERVER.into(), 53));
     let small = DatagramOptions { send_buffer: 300, ..DatagramOptions::default() };
     for (options, longest) in [(small, 300), (DatagramOptions::default(), 1500 - 28)] {
         let client = net.client.udp_bind(any, &options).unwrap();

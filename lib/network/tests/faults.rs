@@ -2,7 +2,7 @@
 
 mod wire;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use network::{Error, Limits, LocalConnections, Patience, Received, Sent, Sharing, TcpOptions};
 use proptest::prelude::*;
@@ -115,8 +115,16 @@ proptest! {
     }
 }
 
+/// Returns the address of an end over IPv4.
+fn octets(end: SocketAddr) -> [u8; 4] {
+    match end.ip() {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(_) => panic!("{end} is of the other family"),
+    }
+}
+
 /// A frame from a stranger to port 80 of the server, with right checksums.
-fn forged(from: SocketAddrV4, flags: u8, sequence: u32, acknowledgement: u32, payload: &[u8]) -> Vec<u8> {
+fn forged(from: SocketAddr, flags: u8, sequence: u32, acknowledgement: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 54];
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 15]);
     frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
@@ -125,7 +133,7 @@ fn forged(from: SocketAddrV4, flags: u8, sequence: u32, acknowledgement: u32, pa
     frame[16..18].copy_from_slice(&(40 + payload.len() as u16).to_be_bytes());
     frame[22] = 64;
     frame[23] = 6;
-    frame[26..30].copy_from_slice(&from.ip().octets());
+    frame[26..30].copy_from_slice(&octets(from));
     frame[30..34].copy_from_slice(&SERVER.octets());
     frame[34..36].copy_from_slice(&from.port().to_be_bytes());
     frame[36..38].copy_from_slice(&80u16.to_be_bytes());
@@ -181,7 +189,7 @@ fn a_flood_of_requests_costs_as_much_as_the_backlog_allows_and_ends() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 64);
     let (client, server) = net.pair(listener);
-    let stranger = |number: u32| SocketAddrV4::new(Ipv4Addr::from(0x0a00_0300 + number), 1000 + number as u16);
+    let stranger = |number: u32| SocketAddr::new(Ipv4Addr::from(0x0a00_0300 + number).into(), 1000 + number as u16);
     for number in 0..10_000u32 {
         net.to_server.borrow_mut().push_back(forged(stranger(number), 2, number, 0, b""));
         net.server.poll(net.now);
@@ -242,7 +250,7 @@ fn a_request_is_answered_again_until_it_is_acknowledged_or_given_up() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 4);
     introduce(&mut net, listener);
-    let from = SocketAddrV4::new(CLIENT, 7000);
+    let from = SocketAddr::new(CLIENT.into(), 7000);
     net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
     let mut seen = Vec::new();
     for _ in 0..650 {
@@ -290,7 +298,7 @@ fn a_request_is_answered_again_until_it_is_acknowledged_or_given_up() {
 
     // A reset with the right number, the end of the patience, and the end of the listener end a request.
     for (port, end) in [(7001, 0), (7002, 1), (7003, 2)] {
-        let from = SocketAddrV4::new(CLIENT, port);
+        let from = SocketAddr::new(CLIENT.into(), port);
         net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
         net.server.poll(net.now);
         assert_eq!(net.server.half_open_count(), 1);
@@ -316,12 +324,12 @@ fn a_request_is_answered_again_until_it_is_acknowledged_or_given_up() {
 
 /// Fills a queue of one place, and asks for a connection to it with the number 41: returns the listener, the asker and
 /// the cookie that it got.
-fn net_with_a_cookie() -> (Net, network::ListenerId, SocketAddrV4, u32) {
+fn net_with_a_cookie() -> (Net, network::ListenerId, SocketAddr, u32) {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 1);
     introduce(&mut net, listener);
-    let from = SocketAddrV4::new(CLIENT, 7000);
-    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 9), SYN, 0, 0, b""));
+    let from = SocketAddr::new(CLIENT.into(), 7000);
+    net.to_server.borrow_mut().push_back(forged(SocketAddr::new(CLIENT.into(), 9), SYN, 0, 0, b""));
     net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
     net.server.poll(net.now);
     let cookie = answers(&net)[1].0;
@@ -338,7 +346,7 @@ fn a_cookie_is_good_for_its_request_only_and_only_while_there_is_need() {
         net.to_server.borrow_mut().push_back(forged(from, ACK, 42, random.next() as u32, b""));
         net.server.poll(net.now);
     }
-    for (from, sequence) in [(SocketAddrV4::new(CLIENT, 7001), 42), (from, 43)] {
+    for (from, sequence) in [(SocketAddr::new(CLIENT.into(), 7001), 42), (from, 43)] {
         net.to_server.borrow_mut().push_back(forged(from, ACK, sequence, cookie + 1, b""));
         net.server.poll(net.now);
     }
@@ -352,7 +360,7 @@ fn a_cookie_is_good_for_its_request_only_and_only_while_there_is_need() {
     net.server.poll(net.now);
     assert_eq!((net.server.connection_counts().0, net.server.counters().cookies_accepted), (1, 1));
     // No other gets in while this one was not accepted.
-    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 7002), SYN, 41, 0, b""));
+    net.to_server.borrow_mut().push_back(forged(SocketAddr::new(CLIENT.into(), 7002), SYN, 41, 0, b""));
     net.server.poll(net.now);
     assert_eq!(net.server.counters().requests_dropped, 1);
     let (server, _) = net.server.accept(listener).unwrap().unwrap();
@@ -360,7 +368,7 @@ fn a_cookie_is_good_for_its_request_only_and_only_while_there_is_need() {
     assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(5)));
     // And after a while it is not: an observer cannot use it for ever.
     net.now += 200 * SECOND;
-    let from = SocketAddrV4::new(CLIENT, 7003);
+    let from = SocketAddr::new(CLIENT.into(), 7003);
     net.to_server.borrow_mut().push_back(forged(from, ACK, 42, cookie + 1, b""));
     net.server.poll(net.now);
     assert_eq!(net.server.connection_counts().0, 1);
@@ -371,7 +379,7 @@ fn a_reset_needs_the_exact_number() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 4);
     introduce(&mut net, listener);
-    let from = SocketAddrV4::new(CLIENT, 7000);
+    let from = SocketAddr::new(CLIENT.into(), 7000);
     net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
     net.server.poll(net.now);
     let ours = answers(&net)[0].0;
@@ -411,7 +419,7 @@ fn a_reset_needs_the_exact_number() {
 }
 
 /// A router's message to the client that a segment from `local` to `remote` cannot be delivered.
-fn undeliverable(local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
+fn undeliverable(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     let mut frame = vec![0; 14 + 20 + 8 + 20 + 8];
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
     frame[12] = 8;
@@ -424,8 +432,8 @@ fn undeliverable(local: SocketAddrV4, remote: SocketAddrV4) -> Vec<u8> {
     frame[34..36].copy_from_slice(&[3, 1]);
     frame[42] = 0x45;
     frame[51] = 6;
-    frame[54..58].copy_from_slice(&local.ip().octets());
-    frame[58..62].copy_from_slice(&remote.ip().octets());
+    frame[54..58].copy_from_slice(&octets(local));
+    frame[58..62].copy_from_slice(&octets(remote));
     frame[62..64].copy_from_slice(&local.port().to_be_bytes());
     frame[64..66].copy_from_slice(&remote.port().to_be_bytes());
     seal(&mut frame);
@@ -442,9 +450,9 @@ fn a_message_from_the_network_ends_only_a_connection_that_is_being_made() {
     let (established, _server) = net.pair(listener);
     let connect =
         |net: &mut Net, remote| net.client.tcp_connect(None, remote, &TcpOptions::default(), net.now).unwrap();
-    let wanted = connect(&mut net, SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 80));
+    let wanted = connect(&mut net, SocketAddr::new(Ipv4Addr::new(10, 0, 2, 99).into(), 80));
     // Within the host, where no router is, one waits for room.
-    let here = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+    let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
     let binding = net.client.tcp_bind(here, Sharing::Exclusive).unwrap();
     net.client.tcp_listen(binding, 1, &TcpOptions::default()).unwrap();
     let first = connect(&mut net, here);
@@ -456,7 +464,7 @@ fn a_message_from_the_network_ends_only_a_connection_that_is_being_made() {
     net.client.register(wanted, network::Interest::Send, &waker).unwrap();
     let ends = |net: &mut Net, id| (net.client.local_endpoint(id).unwrap(), net.client.remote_endpoint(id).unwrap());
     let (local, remote) = ends(&mut net, wanted);
-    let other = SocketAddrV4::new(*remote.ip(), 81);
+    let other = SocketAddr::new(remote.ip(), 81);
     for (local, remote) in [(local, other), ends(&mut net, established), ends(&mut net, first), ends(&mut net, waiting)]
     {
         net.to_client.borrow_mut().push_back(undeliverable(local, remote));
@@ -488,7 +496,7 @@ fn one_listener_leaves_connections_to_others() {
     let other = net.listen(81, 4000);
     // Strangers with right requests, which are never accepted.
     for number in 0..200u16 {
-        let from = SocketAddrV4::new(CLIENT, 1000 + number);
+        let from = SocketAddr::new(CLIENT.into(), 1000 + number);
         net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
         net.server.poll(net.now);
         if let Some(&(ours, ..)) = answers(&net).last() {
@@ -511,7 +519,7 @@ fn storms_of_connections_leave_nothing() {
     assert_eq!(net.server.connection_counts(), (0, 0));
     let mut random = Random(4711);
     for number in 0..3000u16 {
-        let from = SocketAddrV4::new(CLIENT, 1000 + number);
+        let from = SocketAddr::new(CLIENT.into(), 1000 + number);
         net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
         net.server.poll(net.now);
         let Some(ours) = answers(&net).iter().find(|answer| answer.1 == SYN | ACK).map(|answer| answer.0) else {
@@ -580,7 +588,7 @@ fn ten_thousand_connections_share_a_server() {
     net.server.set_listener_options(listener, &small).unwrap();
     let clients: Vec<_> = (0..10_000)
         .map(|number| {
-            let id = net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 80), &small, net.now).unwrap();
+            let id = net.client.tcp_connect(None, SocketAddr::new(SERVER.into(), 80), &small, net.now).unwrap();
             if number % 100 == 99 {
                 net.settle();
             }
@@ -663,9 +671,9 @@ fn closed_connections_are_limited() {
 fn datagrams_cross_the_wire() {
     let mut net = Net::new(Faults::default(), 1);
     let options = network::DatagramOptions::default();
-    let server = net.server.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 53), &options).unwrap();
-    let client = net.client.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &options).unwrap();
-    let to = SocketAddrV4::new(SERVER, 53);
+    let server = net.server.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 53), &options).unwrap();
+    let client = net.client.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &options).unwrap();
+    let to = SocketAddr::new(SERVER.into(), 53);
     for size in [0, 1, 100, 1472] {
         let sent = net.client.udp_send_with(client, Some(to), size, |room| room.fill(size as u8));
         assert_eq!(sent, Ok(Sent::Bytes(size)));
@@ -678,7 +686,7 @@ fn datagrams_cross_the_wire() {
     }
     assert_eq!(net.client.udp_send_with(client, Some(to), 1473, |_| ()), Err(Error::TooLong));
     // A port without a socket: the connected sender gets an error.
-    net.client.udp_connect(client, Some(SocketAddrV4::new(SERVER, 54))).unwrap();
+    net.client.udp_connect(client, Some(SocketAddr::new(SERVER.into(), 54))).unwrap();
     net.client.udp_send_with(client, None, 1, |_| ()).unwrap();
     net.settle();
     assert_eq!(net.client.udp_receive_with(client, |_, _| ()), Err(Error::Refused));
@@ -686,14 +694,14 @@ fn datagrams_cross_the_wire() {
     net.client.udp_connect(client, None).unwrap();
     for (reports_all, failure) in [(false, None), (true, Some(Error::Refused))] {
         net.client.set_datagram_reports(client, reports_all).unwrap();
-        net.client.udp_send_with(client, Some(SocketAddrV4::new(SERVER, 54)), 1, |_| ()).unwrap();
+        net.client.udp_send_with(client, Some(SocketAddr::new(SERVER.into(), 54)), 1, |_| ()).unwrap();
         net.settle();
         assert_eq!(net.client.take_datagram_failure(client), Ok(failure));
         assert_eq!(net.client.take_datagram_failure(client), Ok(None));
     }
     // A full buffer of the receiver loses datagrams, one of the sender makes it wait.
     for _ in 0..100 {
-        if net.server.udp_send_with(server, Some(SocketAddrV4::new(CLIENT, 9)), 1000, |_| ()) == Ok(Sent::Full) {
+        if net.server.udp_send_with(server, Some(SocketAddr::new(CLIENT.into(), 9)), 1000, |_| ()) == Ok(Sent::Full) {
             let (bell, waker) = Bell::new();
             net.server.udp_register(server, network::Interest::Send, &waker).unwrap();
             net.settle();
@@ -736,9 +744,9 @@ fn a_full_device_is_tried_again_soon() {
 fn datagrams_wait_for_room_in_the_device() {
     let mut net = Net::new(Faults::default(), 1);
     let options = network::DatagramOptions { receive_buffer: 10_000, send_buffer: 10_000, datagrams: 30 };
-    let server = net.server.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 53), &options).unwrap();
-    let client = net.client.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &options).unwrap();
-    let to = Some(SocketAddrV4::new(SERVER, 53));
+    let server = net.server.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 53), &options).unwrap();
+    let client = net.client.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &options).unwrap();
+    let to = Some(SocketAddr::new(SERVER.into(), 53));
     let received = |net: &mut Net| {
         let mut all = Vec::new();
         while let Some(mark) = net.server.udp_receive_with(server, |_, bytes| bytes[0]).unwrap() {
@@ -768,17 +776,17 @@ fn datagrams_wait_for_room_in_the_device() {
         assert_eq!(received(&mut net), Vec::from_iter(0..20));
     }
     // A host whose hardware address is not known is not asked for every millisecond.
-    let nowhere = Some(SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 99), 53));
+    let nowhere = Some(SocketAddr::new(Ipv4Addr::new(10, 0, 2, 99).into(), 53));
     net.client.udp_send_with(client, nowhere, 1, |room| room.fill(7)).unwrap();
     assert!(net.client.poll(net.now).is_some_and(|next| next > net.now + 100 * MILLISECOND));
-    let client = net.client.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &options).unwrap();
+    let client = net.client.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &options).unwrap();
     net.client.udp_send_with(client, to, 1, |room| room.fill(7)).unwrap();
     net.settle();
     assert_eq!(received(&mut net), [7]);
 }
 
 /// A request from a stranger that states the longest segment it takes.
-fn request_stating(from: SocketAddrV4, segment: u16) -> Vec<u8> {
+fn request_stating(from: SocketAddr, segment: u16) -> Vec<u8> {
     let [high, low] = segment.to_be_bytes();
     let mut frame = forged(from, SYN, 41, 0, &[2, 4, high, low]);
     // The option is a part of the header.
@@ -800,11 +808,11 @@ fn segments_are_as_long_as_the_other_side_takes() {
         let listener = net.listen(80, 1);
         introduce(&mut net, listener);
         for _ in 0..cookies {
-            net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 9), SYN, 0, 0, b""));
+            net.to_server.borrow_mut().push_back(forged(SocketAddr::new(CLIENT.into(), 9), SYN, 0, 0, b""));
         }
         net.server.poll(net.now);
         answers(&net);
-        let from = SocketAddrV4::new(CLIENT, 7000);
+        let from = SocketAddr::new(CLIENT.into(), 7000);
         let request = stated.map_or_else(|| forged(from, SYN, 41, 0, b""), |segment| request_stating(from, segment));
         net.to_server.borrow_mut().push_back(request);
         net.server.poll(net.now);
@@ -835,11 +843,11 @@ fn requests_from_no_host_are_not_answered() {
         (Ipv4Addr::UNSPECIFIED, 1000),
         (CLIENT, 0),
     ] {
-        net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(address, port), SYN, 1, 0, b""));
+        net.to_server.borrow_mut().push_back(forged(SocketAddr::new(address.into(), port), SYN, 1, 0, b""));
         net.server.poll(net.now);
         assert_eq!((net.server.half_open_count(), net.to_client.borrow().len()), (0, 0), "{address} {port}");
     }
-    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 1000), SYN, 1, 0, b""));
+    net.to_server.borrow_mut().push_back(forged(SocketAddr::new(CLIENT.into(), 1000), SYN, 1, 0, b""));
     net.server.poll(net.now);
     assert_eq!(net.server.half_open_count(), 1);
 }
@@ -853,7 +861,7 @@ fn errors_say_what_is_wrong() {
 
 /// A datagram from a stranger to port 53 of this address.
 fn datagram(to: Ipv4Addr) -> Vec<u8> {
-    let mut frame = forged(SocketAddrV4::new(CLIENT, 1000), 0, 0, 0, b"");
+    let mut frame = forged(SocketAddr::new(CLIENT.into(), 1000), 0, 0, 0, b"");
     frame[17] = 20 + 8 + 4;
     frame[23] = 17;
     frame[30..34].copy_from_slice(&to.octets());
@@ -868,7 +876,7 @@ fn datagram(to: Ipv4Addr) -> Vec<u8> {
 fn datagrams_for_other_addresses_are_not_received() {
     let mut net = Net::new(Faults::default(), 1);
     let options = network::DatagramOptions::default();
-    let socket = net.server.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 53), &options).unwrap();
+    let socket = net.server.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 53), &options).unwrap();
     for (to, is_for_us) in [
         (SERVER, true),
         (Ipv4Addr::BROADCAST, true),
@@ -917,7 +925,7 @@ fn a_repeated_end_is_acknowledged_with_the_numbers_of_the_connection() {
         let mut net = Net::new(Faults::default(), 1);
         let listener = net.listen(80, 4);
         introduce(&mut net, listener);
-        let from = SocketAddrV4::new(CLIENT, 7000);
+        let from = SocketAddr::new(CLIENT.into(), 7000);
         net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
         net.server.poll(net.now);
         let first = answers(&net)[0].0.wrapping_add(1);
@@ -966,7 +974,7 @@ fn a_repeated_answer_waits_for_room_in_the_device() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 4);
     introduce(&mut net, listener);
-    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 7000), SYN, 41, 0, b""));
+    net.to_server.borrow_mut().push_back(forged(SocketAddr::new(CLIENT.into(), 7000), SYN, 41, 0, b""));
     net.server.poll(net.now);
     let first = answers(&net);
     assert_eq!(first.len(), 1);
@@ -1007,7 +1015,7 @@ fn connections_beyond_the_backlog_wait_although_their_requests_were_answered() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 1);
     introduce(&mut net, listener);
-    let strangers = [7000, 7001].map(|port| SocketAddrV4::new(CLIENT, port));
+    let strangers = [7000, 7001].map(|port| SocketAddr::new(CLIENT.into(), port));
     for from in strangers {
         net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
     }
@@ -1079,7 +1087,7 @@ fn bytes_that_wait_to_be_received_make_the_window_smaller() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 4);
     introduce(&mut net, listener);
-    let from = SocketAddrV4::new(CLIENT, 7000);
+    let from = SocketAddr::new(CLIENT.into(), 7000);
     net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
     net.server.poll(net.now);
     let ours = answers(&net)[0].0;
@@ -1139,7 +1147,7 @@ fn the_earliest_of_all_times_is_the_next() {
     let keepalive = network::Keepalive { interval_ns: 100 * SECOND, probes: 3 };
     net.server.set_keepalive(server, Some(keepalive), net.now).unwrap();
     assert!(net.server.poll(net.now).is_some_and(|next| next > net.now + 10 * SECOND));
-    net.to_server.borrow_mut().push_back(forged(SocketAddrV4::new(CLIENT, 7000), SYN, 41, 0, b""));
+    net.to_server.borrow_mut().push_back(forged(SocketAddr::new(CLIENT.into(), 7000), SYN, 41, 0, b""));
     assert_eq!(net.server.poll(net.now), Some(net.now + SECOND));
 }
 
@@ -1149,7 +1157,7 @@ fn one_poll_handles_some_of_many_frames() {
     for (frames, handled) in [(7, 7), (20, 8), (40, 1)] {
         let mut net = Net::new(Faults::default(), 1);
         let options = network::DatagramOptions { datagrams: 64, ..Default::default() };
-        let socket = net.server.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 53), &options).unwrap();
+        let socket = net.server.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 53), &options).unwrap();
         net.to_server.borrow_mut().extend(std::iter::repeat_n(datagram(SERVER), frames));
         let received = |net: &mut Net| {
             (0..100).take_while(|_| net.server.udp_receive_with(socket, |_, _| ()) == Ok(Some(()))).count()
@@ -1166,7 +1174,7 @@ fn one_poll_handles_some_of_many_frames() {
 fn datagrams_without_room_are_dropped_and_counted() {
     let mut net = Net::new(Faults::default(), 1);
     let options = network::DatagramOptions { datagrams: 2, ..Default::default() };
-    let socket = net.server.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 53), &options).unwrap();
+    let socket = net.server.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 53), &options).unwrap();
     net.to_server.borrow_mut().extend(std::iter::repeat_n(datagram(SERVER), 5));
     net.server.poll(net.now);
     assert_eq!(net.server.counters().datagrams_dropped, 3);
@@ -1181,7 +1189,7 @@ fn torment(seed: u64, steps: usize) {
     let listener = net.listen(80, 8);
     let udp = net
         .server
-        .udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 80), &network::DatagramOptions::default())
+        .udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 80), &network::DatagramOptions::default())
         .unwrap();
     let mut clients = Vec::new();
     let mut servers = Vec::new();
@@ -1189,7 +1197,7 @@ fn torment(seed: u64, steps: usize) {
     for _ in 0..steps {
         match random.below(16) {
             0 => {
-                let to = SocketAddrV4::new(SERVER, 80);
+                let to = SocketAddr::new(SERVER.into(), 80);
                 clients.extend(net.client.tcp_connect(None, to, &TcpOptions::default(), net.now));
             }
             1 | 2 => {
@@ -1328,7 +1336,7 @@ fn fuzz_frames() {
                     net.to_server.borrow_mut().push_back(frame);
                 }
                 1 => {
-                    let from = SocketAddrV4::new(CLIENT, 40_000 + u16::from(numbers.byte() % 4));
+                    let from = SocketAddr::new(CLIENT.into(), 40_000 + u16::from(numbers.byte() % 4));
                     let (flags, sequence, acknowledgement) = (numbers.byte(), numbers.number(), numbers.number());
                     let length = usize::from(numbers.byte() % 64);
                     let payload = numbers.bytes(length);

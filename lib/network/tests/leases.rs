@@ -1,6 +1,6 @@
 //! The host's address from a DHCP server: asked for, renewed, lost, and refused from liars.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use network::{Address, Addressing, Configuration, DatagramOptions, Error, Lease, Sharing, TcpOptions};
 use proptest::prelude::*;
@@ -202,7 +202,7 @@ fn connections_end_with_their_address() {
     let listener = net.listen(80, 300);
     let pairs: Vec<_> = (0..200).map(|_| net.pair(listener)).collect();
     let inside = TcpOptions::default();
-    let at = SocketAddrV4::new(OWN, 80);
+    let at = SocketAddr::new(OWN.into(), 80);
     let local = net.server.tcp_connect(None, at, &inside, net.now).unwrap();
     let (own, _) = net.server.accept(listener).unwrap().unwrap();
     serve(&mut net, 500 * SECOND, |request| vec![server.answer(request)]);
@@ -210,7 +210,7 @@ fn connections_end_with_their_address() {
     let other = Server { lent: Ipv4Addr::new(10, 0, 2, 77), refuses: true, ..Server::new(1000) };
     serve(&mut net, 501 * SECOND, |request| vec![other.answer(request)]);
     assert_eq!(net.server.address(), None);
-    let unreachable = net.server.tcp_connect(None, SocketAddrV4::new(ROUTER, 1), &inside, net.now);
+    let unreachable = net.server.tcp_connect(None, SocketAddr::new(ROUTER.into(), 1), &inside, net.now);
     assert_eq!(unreachable, Err(Error::Unreachable));
     for &(_, end) in &pairs {
         let failure = net.server.tcp_receive_with(end, |bytes| bytes.len(), net.now);
@@ -221,18 +221,18 @@ fn connections_end_with_their_address() {
     let other = Server { refuses: false, ..other };
     serve(&mut net, 100 * SECOND, |request| vec![other.answer(request)]);
     assert_eq!(net.server.address(), Some(other.lent));
-    assert!(net.server.tcp_connect(None, SocketAddrV4::new(ROUTER, 1), &inside, net.now).is_ok());
+    assert!(net.server.tcp_connect(None, SocketAddr::new(ROUTER.into(), 1), &inside, net.now).is_ok());
 }
 
 #[test]
 fn sockets_are_bound_before_there_is_an_address() {
     let mut net = leased();
     let listener = net.listen(80, 10);
-    let any = |port| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+    let any = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
     let datagrams = DatagramOptions::default();
     assert!(net.server.udp_bind(any(53), &datagrams).is_ok());
     assert_eq!(net.server.udp_bind(any(68), &datagrams), Err(Error::AddressInUse), "the client's own port");
-    let at = SocketAddrV4::new(OWN, 81);
+    let at = SocketAddr::new(OWN.into(), 81);
     assert_eq!(net.server.tcp_bind(at, Sharing::Exclusive), Err(Error::AddressUnavailable));
     let server = Server::new(1000);
     serve(&mut net, SECOND, |request| vec![server.answer(request)]);

@@ -3,7 +3,7 @@
 mod wire;
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -17,8 +17,8 @@ use wire::{Bell, SECOND, receive, send};
 
 const NOW: u64 = SECOND;
 
-fn local(port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
 }
 
 fn host(limits: Limits) -> Stack<NoLink> {
@@ -31,7 +31,7 @@ fn options(size: usize) -> TcpOptions {
 }
 
 fn listen(stack: &mut Stack<NoLink>, port: u16, backlog: usize) -> ListenerId {
-    let binding = stack.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port), Sharing::Exclusive).unwrap();
+    let binding = stack.tcp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), Sharing::Exclusive).unwrap();
     stack.tcp_listen(binding, backlog, &options(2048)).unwrap()
 }
 
@@ -538,8 +538,8 @@ fn datagrams_stay_on_the_host() {
     let small = DatagramOptions { receive_buffer: 300, send_buffer: 300, datagrams: 4 };
     let server = stack.udp_bind(local(53), &small).unwrap();
     assert_eq!(stack.udp_bind(local(53), &small), Err(Error::AddressInUse));
-    let client = stack.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &small).unwrap();
-    let from = SocketAddrV4::new(Ipv4Addr::LOCALHOST, stack.udp_local_endpoint(client).unwrap().port());
+    let client = stack.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &small).unwrap();
+    let from = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), stack.udp_local_endpoint(client).unwrap().port());
     let (bell, waker) = Bell::new();
     stack.udp_register(server, Interest::Receive, &waker).unwrap();
     let sent = stack.udp_send_with(client, Some(local(53)), 4, |room| room.copy_from_slice(b"ping"));
@@ -579,7 +579,7 @@ fn datagrams_stay_on_the_host() {
     stack.udp_connect(client, None).unwrap();
     assert_eq!(stack.udp_send_with(client, None, 1, |_| ()), Err(Error::NotConnected));
     assert_eq!(
-        stack.udp_send_with(client, Some(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1)), 1, |_| ()),
+        stack.udp_send_with(client, Some(SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), 1)), 1, |_| ()),
         Err(Error::Unreachable)
     );
 }

@@ -3,7 +3,7 @@
 
 mod wire;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use ethernet::NoLink;
 use network::{
@@ -55,13 +55,13 @@ impl Alone {
     }
 
     fn listen(&mut self, port: u16, backlog: usize) -> ListenerId {
-        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
         let binding = self.stack.tcp_bind(any, Sharing::Exclusive).unwrap();
         self.stack.tcp_listen(binding, backlog, &options()).unwrap()
     }
 
     fn connect(&mut self, port: u16) -> ConnectionId {
-        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
         let id = self.stack.tcp_connect(None, to, &options(), self.now).unwrap();
         self.flush();
         id
@@ -255,11 +255,11 @@ fn the_own_address_leads_home() {
         let configuration = Configuration { address, local_connections, ..Configuration::default() };
         let mut host = Alone { stack: Stack::new(NoLink, &configuration, SECOND).unwrap(), now: SECOND };
         let listener = host.listen(80, 1);
-        let to = SocketAddrV4::new(own, 80);
+        let to = SocketAddr::new(own.into(), 80);
         let client = host.stack.tcp_connect(None, to, &options(), host.now).unwrap();
         host.flush();
         let (server, remote) = host.stack.accept(listener).unwrap().unwrap();
-        assert_eq!(*remote.ip(), own);
+        assert_eq!(remote.ip(), own);
         host.send(client, b"home").unwrap();
         let mut got = Vec::new();
         assert_eq!(host.receive(server, &mut got), Ok(Received::Bytes(4)));
@@ -273,7 +273,7 @@ fn limits_hold_and_nothing_leaks() {
         let mut host = Alone::with_limits(local_connections, limits);
         let listener = host.listen(80, 100);
         for _ in 0..3 {
-            let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+            let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
             let clients: Vec<_> = (0..11)
                 .map(|_| {
                     let client = host.stack.tcp_connect(None, to, &options(), host.now);

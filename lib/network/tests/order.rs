@@ -3,7 +3,7 @@
 mod wire;
 
 use std::cell::RefCell;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use network::{
     Coalescing, ConnectionId, DatagramId, DatagramOptions, Limits, ListenerId, Order, Reader, Turn, Waiting,
@@ -381,7 +381,8 @@ fn requests_and_unaccepted_connections_are_as_important_as_their_acceptor() {
     let (mut net, listener, _) = connected(Limits::default(), &[]);
     let acceptor = Reader { owner: 77, level: 6 };
     net.server.set_acceptor(listener, acceptor);
-    let client = net.client.tcp_connect(None, SocketAddrV4::new(SERVER, 80), &Default::default(), net.now).unwrap();
+    let client =
+        net.client.tcp_connect(None, SocketAddr::new(SERVER.into(), 80), &Default::default(), net.now).unwrap();
     for step in ["asks for the address", "asks", "acknowledges"] {
         net.client.poll(net.now);
         let expected = if step == "asks for the address" { Reader { owner: 0, level: 0 } } else { acceptor };
@@ -403,14 +404,14 @@ fn requests_and_unaccepted_connections_are_as_important_as_their_acceptor() {
 #[test]
 fn datagrams_are_as_important_as_their_readers_and_unread_ones_the_least() {
     let (mut net, _, _) = connected(Limits::default(), &[]);
-    let any = |port| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+    let any = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
     let options = DatagramOptions::default();
     let server = net.server.udp_bind(any(53), &options).unwrap();
     let reader = Reader { owner: 4, level: 12 };
     net.server.set_datagram_reader(server, reader);
     let client: DatagramId = net.client.udp_bind(any(0), &options).unwrap();
     let say = |net: &mut Net, port| {
-        net.client.udp_send_with(client, Some(SocketAddrV4::new(SERVER, port)), 1, |room| room[0] = 1).unwrap();
+        net.client.udp_send_with(client, Some(SocketAddr::new(SERVER.into(), port)), 1, |room| room[0] = 1).unwrap();
         net.client.poll(net.now);
     };
     // The first one asks for the hardware address.
@@ -472,10 +473,10 @@ fn a_connection_that_failed_is_reset_after_it_was_closed() {
     net.server.poll(net.now);
     net.now += 290 * SECOND;
     // The server must still know the client's hardware address when it gives up.
-    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
     let socket = net.client.udp_bind(any, &DatagramOptions::default()).unwrap();
     net.to_client.borrow_mut().clear();
-    net.client.udp_send_with(socket, Some(SocketAddrV4::new(SERVER, 53)), 0, |_| ()).unwrap();
+    net.client.udp_send_with(socket, Some(SocketAddr::new(SERVER.into(), 53)), 0, |_| ()).unwrap();
     net.client.poll(net.now);
     net.server.poll(net.now);
     net.to_client.borrow_mut().clear();

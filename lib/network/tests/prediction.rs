@@ -3,7 +3,7 @@
 mod predictor;
 mod wire;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use network::{Seeds, TcpOptions};
 use wire::*;
@@ -24,7 +24,7 @@ fn observed(count: usize, pause: u64) -> (Vec<u32>, Vec<u32>, Vec<u16>) {
     let listener = net.listen(80, 10);
     let (mut server_frames, mut client_frames) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        let to = SocketAddrV4::new(SERVER, 80);
+        let to = SocketAddr::new(SERVER.into(), 80);
         let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
         // By hand, to see each frame.
         for _ in 0..10 {
@@ -86,9 +86,9 @@ fn numbers_depend_on_their_seed_alone() {
         let configuration =
             network::Configuration { address: network::Addressing::Fixed(address), seeds, ..Default::default() };
         let mut stack = network::Stack::new(ethernet::NoLink, &configuration, 0).unwrap();
-        let to = SocketAddrV4::new(SERVER, 80);
+        let to = SocketAddr::new(SERVER.into(), 80);
         let id = stack.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
-        let datagrams = stack.udp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), &Default::default()).unwrap();
+        let datagrams = stack.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &Default::default()).unwrap();
         net.settle();
         (stack.local_endpoint(id).unwrap().port(), stack.udp_local_endpoint(datagrams).unwrap().port())
     };
@@ -107,9 +107,9 @@ fn numbers_of_the_same_ends_grow() {
     let mut net = Net::new(Faults::default(), 1);
     let mut last = None;
     for _ in 0..50 {
-        let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 5000);
+        let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 5000);
         let binding = net.client.tcp_bind(local, network::Sharing::Reuse).unwrap();
-        let to = SocketAddrV4::new(SERVER, 80);
+        let to = SocketAddr::new(SERVER.into(), 80);
         let id = net.client.tcp_connect(Some(binding), to, &TcpOptions::default(), net.now).unwrap();
         // There is no listener: it is refused at once.
         let mut frames = Vec::new();

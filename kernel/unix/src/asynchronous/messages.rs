@@ -4,10 +4,11 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::net::SocketAddr;
 use core::task::{Poll, Waker, ready};
 
 use abi_unix::Errno;
-use abi_unix::types::{MessageHeader, SocketAddress, message, socket_option};
+use abi_unix::types::{MessageHeader, bytes_of_address, message, socket_option};
 use spin::Mutex;
 
 use crate::files::descriptor::Descriptors;
@@ -27,7 +28,7 @@ pub(crate) struct MessageToSend {
     /// Flags of the call.
     flags: u32,
     /// The receiver.
-    address: Option<SocketAddress>,
+    address: Option<SocketAddr>,
     /// Open files, until they are sent.
     files: Option<SentFiles>,
     /// Bytes that were sent.
@@ -87,7 +88,7 @@ impl MessageToSend {
         file: Arc<OpenFile>,
         buffers: Buffers,
         flags: u32,
-        address: Option<SocketAddress>,
+        address: Option<SocketAddr>,
         files: Option<SentFiles>,
     ) -> MessageToSend {
         MessageToSend { file, buffers, flags, address, files, sent: 0, gathered: None, has_looked: false }
@@ -294,8 +295,8 @@ impl MessageToReceive {
         descriptors: &Mutex<Descriptors>,
         received: ReceivedMessage,
     ) -> Result<(), Errno> {
-        let sender = received.sender.map(SocketAddress::to_bytes);
-        let sender = sender.as_ref().map_or(&[][..], |bytes| &bytes[..]);
+        let sender = received.sender.map(bytes_of_address);
+        let sender = sender.as_ref().map_or(&[][..], |(bytes, length)| &bytes[..*length]);
         let (address, header) = match &self.out {
             MessageOut::Address(None) => return Ok(()),
             MessageOut::Address(Some(out)) => return out.write_bytes(caller, sender),

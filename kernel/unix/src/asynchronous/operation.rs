@@ -8,6 +8,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::future::Future;
+use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
@@ -124,7 +125,7 @@ pub(crate) enum Operation {
     /// Take a connection of a listening socket.
     Accept { file: Arc<OpenFile>, address: Option<AddressOut>, flags: u32 },
     /// Connect a socket.
-    Connect { file: Arc<OpenFile>, address: SocketAddress, started: bool },
+    Connect { file: Arc<OpenFile>, address: SocketAddr, started: bool },
     /// Send through a socket.
     Send { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<SocketAddress>, sent: usize },
     /// Receive from a socket.

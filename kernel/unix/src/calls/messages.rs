@@ -2,9 +2,10 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use abi_unix::authority::Act;
-use abi_unix::types::{self, MessageHeader, SocketAddress, message, socket_option};
+use abi_unix::types::{self, MessageHeader, message, socket_option};
 use abi_unix::{Errno, SystemCall};
 use filesystem::Access;
 use spin::Mutex;
@@ -38,7 +39,11 @@ pub(super) fn pair(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
     let (family, kind, protocol) = (call.unsigned(0), call.unsigned(1), call.unsigned(2));
     if family != types::AF_UNIX as u32 {
-        return Err(if family == types::AF_INET as u32 { Errno::EOPNOTSUPP } else { Errno::EAFNOSUPPORT });
+        return Err(if [types::AF_INET, types::AF_INET6].map(u32::from).contains(&family) {
+            Errno::EOPNOTSUPP
+        } else {
+            Errno::EAFNOSUPPORT
+        });
     }
     let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
     let kind = kind & !flags;
@@ -74,7 +79,7 @@ pub(super) fn send_gathered(
     file: Arc<OpenFile>,
     buffer: UserBuffer,
     flags: u32,
-    address: Option<SocketAddress>,
+    address: Option<SocketAddr>,
 ) -> Decoding {
     if flags & !SENDING != 0 {
         return Err(Errno::EOPNOTSUPP);

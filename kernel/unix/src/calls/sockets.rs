@@ -1,7 +1,9 @@
 //! The calls on sockets.
 
+use core::net::SocketAddr;
+
 use abi_unix::Errno;
-use abi_unix::types::{self, SocketAddress, message};
+use abi_unix::types::{self, LONGEST_ADDRESS, SocketAddress, address_of_bytes, message};
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
@@ -103,13 +105,18 @@ pub(super) fn send(call: Call<'_>) -> Decoding {
     if Socket::of(&file).is_err() {
         return messages::send_local(call, file);
     }
-    let address = match call.address(4) {
+    let to = match call.address(4) {
         0 => None,
         address => Some(address_in(call.process(), address, call.unsigned(5))?.ok_or(Errno::EAFNOSUPPORT)?),
     };
     let (buffer, flags) = (call.buffer(1)?, call.unsigned(3));
+    let address = match to {
+        None => None,
+        Some(SocketAddr::V4(to)) => Some(SocketAddress { address: to.ip().octets(), port: to.port() }),
+        Some(SocketAddr::V6(_)) => return messages::send_gathered(file, buffer, flags, to),
+    };
     if buffer.len() > MOST_BYTES && file.must_gather(&[buffer]).is_some() {
-        return messages::send_gathered(file, buffer, flags, address);
+        return messages::send_gathered(file, buffer, flags, to);
     }
     Ok(Operation::Send { file, buffer, flags, address, sent: 0 }.into())
 }
@@ -166,46 +173,55 @@ pub(super) fn address_out(call: &Call<'_>, argument: usize) -> Option<AddressOut
 }
 
 /// Reads a socket address of a process; `None` if its family is `AF_UNSPEC`.
-pub(super) fn address_in(process: &Process, address: usize, size: u32) -> Result<Option<SocketAddress>, Errno> {
+pub(super) fn address_in(process: &Process, address: usize, size: u32) -> Result<Option<SocketAddr>, Errno> {
     if !(2..=128).contains(&size) {
         return Err(Errno::EINVAL);
     }
-    let mut family = [0; 2];
-    process.copy_in(address, &mut family)?;
-    match u16::from_le_bytes(family) {
+    let mut bytes = [0; LONGEST_ADDRESS];
+    process.copy_in(address, &mut bytes[..2])?;
+    match u16::from_le_bytes([bytes[0], bytes[1]]) {
         types::AF_UNSPEC => return Ok(None),
-        types::AF_INET => {}
+        types::AF_INET | types::AF_INET6 => {}
         _ => return Err(Errno::EAFNOSUPPORT),
     }
-    if (size as usize) < SocketAddress::SIZE {
-        return Err(Errno::EINVAL);
-    }
-    let mut bytes = [0; SocketAddress::SIZE];
-    process.copy_in(address, &mut bytes)?;
-    SocketAddress::from_bytes(bytes).ok_or(Errno::EAFNOSUPPORT).map(Some)
+    let bytes = &mut bytes[..LONGEST_ADDRESS.min(size as usize)];
+    process.copy_in(address, bytes)?;
+    address_of_bytes(bytes).map(Some).ok_or(Errno::EINVAL)
 }
 
 #[cfg(test)]
 mod tests {
+    use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV6};
+
     use abi_unix::SystemCall;
+    use abi_unix::types::{bytes_of_address, socket_option};
 
     use super::*;
-    use crate::testing::run;
+    use crate::testing::{Program, run};
 
     #[test]
     fn socket_addresses_are_read_with_their_length_and_family() {
         run(|program| {
             let process = program.process();
-            let address = SocketAddress { address: [127, 0, 0, 1], port: 80 };
-            let place = program.store(&address.to_bytes());
-            assert_eq!(address_in(&process, place, 16), Ok(Some(address)));
-            assert_eq!(address_in(&process, place, 128), Ok(Some(address)));
-            for size in [0, 1, 15, 129, u32::MAX] {
-                assert_eq!(address_in(&process, place, size), Err(Errno::EINVAL), "{size}");
+            let four = SocketAddr::from(([127, 0, 0, 1], 80));
+            let six = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 80, 5, 2));
+            for (address, shortest) in [(four, 16), (six, 24)] {
+                let (bytes, length) = bytes_of_address(address);
+                let place = program.store(&[&bytes[..], &[0xff; 100]].concat());
+                for size in [length as u32, 128] {
+                    assert_eq!(address_in(&process, place, size), Ok(Some(address)));
+                }
+                for size in [0, 1, shortest - 1, 129, u32::MAX] {
+                    assert_eq!(address_in(&process, place, size), Err(Errno::EINVAL), "{address} {size}");
+                }
             }
+            // An address of the first form has no scope.
+            let place = program.store(&bytes_of_address(six).0);
+            let unscoped = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 80, 5, 0));
+            assert_eq!(address_in(&process, place, 24), Ok(Some(unscoped)));
             let nowhere = program.store(&[0; 16]);
             assert_eq!(address_in(&process, nowhere, 16), Ok(None));
-            let other = program.store(&[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            let other = program.store(&[11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
             assert_eq!(address_in(&process, other, 16), Err(Errno::EAFNOSUPPORT));
             assert_eq!(address_in(&process, 0x1000, 16), Err(Errno::EFAULT));
         });
@@ -238,6 +254,151 @@ mod tests {
             assert_eq!(program.call(SystemCall::Shutdown, [server, 1]), Ok(0));
             assert_eq!(program.read_from(server, 100), Ok(vec![]), "the other end is closed");
             assert_eq!(program.write_to(server, b"x"), Err(Errno::EPIPE));
+        });
+    }
+
+    const FOUR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const SIX: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    const ALL_OF_SIX: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+
+    fn mapped() -> IpAddr {
+        Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()
+    }
+
+    fn socket(program: &mut Program, family: u16, kind: u32) -> usize {
+        let kind = kind | types::SOCK_NONBLOCK;
+        program.call(SystemCall::Socket, [family as usize, kind as usize, 0]).unwrap()
+    }
+
+    /// Makes a call with a socket and an address.
+    fn with_address(
+        program: &mut Program,
+        call: SystemCall,
+        socket: usize,
+        address: IpAddr,
+        port: u16,
+    ) -> Result<usize, Errno> {
+        let (bytes, length) = bytes_of_address(SocketAddr::new(address, port));
+        let place = program.store(&bytes[..length]);
+        program.call(call, [socket, place, length])
+    }
+
+    fn name(program: &mut Program, call: SystemCall, socket: usize) -> SocketAddr {
+        let (place, size) = (program.place(32), program.store(&28u32.to_le_bytes()));
+        assert_eq!(program.call(call, [socket, place, size]), Ok(0));
+        let length = program.read_u32(size) as usize;
+        address_of_bytes(&program.read(place, length)).unwrap()
+    }
+
+    fn set_six_only(program: &mut Program, socket: usize, value: u32) -> Result<usize, Errno> {
+        let place = program.store(&value.to_le_bytes());
+        let option = [socket_option::IPPROTO_IPV6, socket_option::IPV6_V6ONLY].map(|word| word as usize);
+        program.call(SystemCall::SetSocketOption, [socket, option[0], option[1], place, 4])
+    }
+
+    /// A listener of IPv6 has connections of both families, with mapped addresses for IPv4's, or of IPv6 only.
+    #[test]
+    fn a_listener_of_ipv6_listens_to_both_families_unless_it_refuses() {
+        run(|program| {
+            let mut port = 5000;
+            for (is_six_only, bound) in [(0, ALL_OF_SIX), (1, ALL_OF_SIX), (0, SIX), (0, mapped())] {
+                port += 1;
+                let listener = socket(program, types::AF_INET6, types::SOCK_STREAM);
+                assert_eq!(set_six_only(program, listener, is_six_only), Ok(0));
+                assert_eq!(with_address(program, SystemCall::Bind, listener, bound, port), Ok(0));
+                assert_eq!(set_six_only(program, listener, 1), Err(Errno::EINVAL), "it has an address");
+                assert_eq!(program.call(SystemCall::Listen, [listener, 4]), Ok(0));
+                assert_eq!(name(program, SystemCall::GetSocketName, listener), SocketAddr::new(bound, port));
+                for (family, to, from) in [
+                    (types::AF_INET, FOUR, mapped()),
+                    (types::AF_INET6, mapped(), mapped()),
+                    (types::AF_INET6, SIX, SIX),
+                ] {
+                    let is_heard = if from == SIX { bound != mapped() } else { bound != SIX && is_six_only == 0 };
+                    let client = socket(program, family, types::SOCK_STREAM);
+                    let connected = with_address(program, SystemCall::Connect, client, to, port);
+                    let case = (is_six_only, bound, to);
+                    if !is_heard {
+                        assert_eq!(connected, Err(Errno::ECONNREFUSED), "{case:?}");
+                        continue;
+                    }
+                    assert_eq!(connected, Ok(0), "{case:?}");
+                    let server = program.call(SystemCall::Accept, [listener, 0, 0]).unwrap();
+                    assert_eq!(name(program, SystemCall::GetPeerName, client), SocketAddr::new(to, port));
+                    assert_eq!(name(program, SystemCall::GetSocketName, server), SocketAddr::new(from, port));
+                    let peer = name(program, SystemCall::GetPeerName, server);
+                    assert_eq!(
+                        (peer.ip(), peer.port()),
+                        (from, name(program, SystemCall::GetSocketName, client).port())
+                    );
+                    assert_eq!(program.write_to(client, b"question"), Ok(8));
+                    assert_eq!(program.read_from(server, 9), Ok(b"question".to_vec()));
+                    program.close(client).unwrap();
+                    program.close(server).unwrap();
+                }
+                // The port is taken from whom it serves, and from nobody else.
+                let other = socket(program, types::AF_INET, types::SOCK_STREAM);
+                let is_taken = bound == mapped() || bound == ALL_OF_SIX && is_six_only == 0;
+                let expected = if is_taken { Err(Errno::EADDRINUSE) } else { Ok(0) };
+                assert_eq!(with_address(program, SystemCall::Bind, other, FOUR, port), expected);
+                program.close(other).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn datagrams_of_both_families_reach_a_socket_of_ipv6() {
+        run(|program| {
+            let server = socket(program, types::AF_INET6, types::SOCK_DGRAM);
+            assert_eq!(with_address(program, SystemCall::Bind, server, ALL_OF_SIX, 5100), Ok(0));
+            let byte = program.store(b"x");
+            for (family, to, from) in
+                [(types::AF_INET, FOUR, mapped()), (types::AF_INET6, mapped(), mapped()), (types::AF_INET6, SIX, SIX)]
+            {
+                let client = socket(program, family, types::SOCK_DGRAM);
+                let (bytes, length) = bytes_of_address(SocketAddr::new(to, 5100));
+                let place = program.store(&bytes[..length]);
+                assert_eq!(program.call(SystemCall::SendTo, [client, byte, 1, 0, place, length]), Ok(1), "{to}");
+                let (source, size) = (program.place(32), program.store(&28u32.to_le_bytes()));
+                assert_eq!(program.call(SystemCall::ReceiveFrom, [server, byte, 1, 0, source, size]), Ok(1), "{to}");
+                let sender = address_of_bytes(&program.read(source, program.read_u32(size) as usize)).unwrap();
+                assert_eq!(sender.ip(), from);
+                // Back to it, and connected.
+                assert_eq!(program.call(SystemCall::SendTo, [server, byte, 1, 0, source, 28]), Ok(1));
+                assert_eq!(program.read_from(client, 2), Ok(b"x".to_vec()));
+                assert_eq!(with_address(program, SystemCall::Connect, client, to, 5100), Ok(0));
+                assert_eq!(name(program, SystemCall::GetPeerName, client), SocketAddr::new(to, 5100));
+                assert_eq!(name(program, SystemCall::GetSocketName, client).ip(), to, "the address it sends from");
+                assert_eq!(program.write_to(client, b"y"), Ok(1));
+                assert_eq!(program.read_from(server, 2), Ok(b"y".to_vec()));
+            }
+            // One for IPv6 only neither sends nor hears.
+            let only = socket(program, types::AF_INET6, types::SOCK_DGRAM);
+            assert_eq!(set_six_only(program, only, 1), Ok(0));
+            assert_eq!(with_address(program, SystemCall::Connect, only, mapped(), 5100), Err(Errno::ENETUNREACH));
+            assert_eq!(with_address(program, SystemCall::Connect, only, FOUR, 5100), Err(Errno::ENETUNREACH));
+            assert_eq!(with_address(program, SystemCall::Connect, only, SIX, 5100), Ok(0));
+            assert_eq!(set_six_only(program, only, 0), Err(Errno::EINVAL));
+        });
+    }
+
+    #[test]
+    fn addresses_of_the_wrong_family_are_refused() {
+        run(|program| {
+            let (four, six) = (
+                socket(program, types::AF_INET, types::SOCK_STREAM),
+                socket(program, types::AF_INET6, types::SOCK_STREAM),
+            );
+            for call in [SystemCall::Bind, SystemCall::Connect] {
+                assert_eq!(with_address(program, call, four, SIX, 5200), Err(Errno::EAFNOSUPPORT));
+                assert_eq!(with_address(program, call, six, FOUR, 5200), Err(Errno::EAFNOSUPPORT));
+            }
+            let elsewhere = IpAddr::V6("2001:db8::1".parse().unwrap());
+            assert_eq!(with_address(program, SystemCall::Bind, six, elsewhere, 5200), Err(Errno::EADDRNOTAVAIL));
+            assert_eq!(with_address(program, SystemCall::Connect, six, elsewhere, 5200), Err(Errno::ENETUNREACH));
+            assert_eq!(set_six_only(program, four, 1), Err(Errno::ENOPROTOOPT));
+            assert_eq!(set_six_only(program, six, 1), Ok(0));
+            assert_eq!(with_address(program, SystemCall::Bind, six, mapped(), 5200), Err(Errno::EINVAL));
         });
     }
 }

@@ -12,12 +12,13 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::future::Future;
+use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
 
 use abi_queue::Priority;
 use abi_unix::Errno;
-use abi_unix::types::{SocketAddress, Status, epoll as event};
+use abi_unix::types::{Status, epoll as event};
 use filesystem::{Access, FileKind, Meeting};
 use spin::Mutex;
 use waiters::Waiters;
@@ -283,7 +284,7 @@ impl FileOperations for FifoEnd {
         &self,
         from: &dyn Caller,
         buffers: &[UserBuffer],
-        _: Option<SocketAddress>,
+        _: Option<SocketAddr>,
         _: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,

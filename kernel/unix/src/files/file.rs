@@ -16,6 +16,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use core::task::{Poll, Waker};
 
@@ -104,7 +105,7 @@ impl Properties {
 }
 
 /// A connection that `accept` has made an object, and the address of its peer.
-pub(crate) type Accepted = (Box<dyn FileOperations>, SocketAddress);
+pub(crate) type Accepted = (Box<dyn FileOperations>, SocketAddr);
 
 /// A message that was received, or a part of a stream.
 #[derive(Default)]
@@ -118,7 +119,7 @@ pub(crate) struct ReceivedMessage {
     /// It is a part of a stream, of which more may come.
     pub goes_on: bool,
     /// The address of its sender, if that has one.
-    pub sender: Option<SocketAddress>,
+    pub sender: Option<SocketAddr>,
 }
 
 /// Memory that processes have in common with a file, and a value that lasts as long as their mapping.
@@ -306,7 +307,7 @@ pub(crate) trait FileOperations: Any + Send + Sync {
     }
 
     /// Tries `connect`. `started` tells whether an earlier attempt began it.
-    fn connect(&self, _: &dyn Caller, _: SocketAddress, _started: &mut bool, _: Option<&Waker>) -> Attempt {
+    fn connect(&self, _: &dyn Caller, _: SocketAddr, _started: &mut bool, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 
@@ -315,7 +316,7 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         &self,
         _: &dyn Caller,
         _: UserBuffer,
-        _: Option<SocketAddress>,
+        _: Option<SocketAddr>,
         _sent: &mut usize,
         _: Option<&Waker>,
     ) -> Attempt {
@@ -332,7 +333,7 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         &self,
         _: &dyn Caller,
         _: &[UserBuffer],
-        _: Option<SocketAddress>,
+        _: Option<SocketAddr>,
         _: &mut Option<SentFiles>,
         _sent: &mut usize,
         _: Option<&Waker>,
@@ -840,7 +841,7 @@ impl OpenFile {
     pub(crate) fn connect(
         self: &Arc<OpenFile>,
         caller: &dyn Caller,
-        to: SocketAddress,
+        to: SocketAddr,
         started: &mut bool,
         waker: Option<&Waker>,
     ) -> Attempt {
@@ -866,6 +867,7 @@ impl OpenFile {
         if flags & !(types::message::DONTWAIT | types::message::NOSIGNAL) != 0 {
             return Poll::Ready(Err(Errno::EOPNOTSUPP));
         }
+        let to = to.map(|to| SocketAddr::from((to.address, to.port)));
         let attempt = self.object.send(caller, buffer, to, sent, waker);
         if flags & types::message::NOSIGNAL != 0 { attempt } else { told_of_broken_pipe(caller, attempt) }
     }
@@ -875,7 +877,7 @@ impl OpenFile {
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
-        (flags, to): (u32, Option<SocketAddress>),
+        (flags, to): (u32, Option<SocketAddr>),
         files: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,

@@ -21,10 +21,11 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Poll, Waker};
 
-use abi_unix::types::{self, SocketAddress, Status, epoll as event, message, mode, socket_option as option};
+use abi_unix::types::{self, Status, epoll as event, message, mode, socket_option as option};
 use abi_unix::{Errno, errno};
 use spin::Mutex;
 use waiters::Waiters;
@@ -704,7 +705,7 @@ impl FileOperations for LocalSocket {
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
-        _: Option<SocketAddress>,
+        _: Option<SocketAddr>,
         files: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,
@@ -1282,7 +1283,7 @@ mod tests {
                 assert_eq!(program.call(call, [b, value, size]), Ok(0));
                 assert_eq!((program.read(value, 2), program.read_u32(size)), (vec![1, 0], 2));
             }
-            let address = program.store(&SocketAddress { address: [127, 0, 0, 1], port: 80 }.to_bytes());
+            let address = program.store(&types::SocketAddress { address: [127, 0, 0, 1], port: 80 }.to_bytes());
             for call in [SystemCall::Bind, SystemCall::Connect] {
                 assert_eq!(program.call(call, [a, address, 16]), Err(Errno::EOPNOTSUPP));
             }

@@ -5,12 +5,13 @@
 //! `SIGPIPE`, which is ignored unless the program has chosen otherwise, and fails with `EPIPE`.
 
 use alloc::sync::Arc;
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
 use abi_unix::Errno;
-use abi_unix::types::{SocketAddress, Status, epoll as event, mode};
+use abi_unix::types::{Status, epoll as event, mode};
 use spin::Mutex;
 use waiters::Waiters;
 
@@ -421,7 +422,7 @@ impl FileOperations for Writer {
         &self,
         from: &dyn Caller,
         buffers: &[UserBuffer],
-        _: Option<SocketAddress>,
+        _: Option<SocketAddr>,
         _: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,

@@ -7,17 +7,17 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
-use abi_unix::types::{self, SocketAddress, Status, epoll as event, message, mode, socket_option as option};
+use abi_unix::types::{self, Status, epoll as event, message, mode, socket_option as option};
 use abi_unix::{Errno, errno};
 use filesystem::Access;
 use memory::bytes::copy;
 use network::{
     BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive,
-    ListenerId, Reader, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    ListenerId, LocalEnd, Reader, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use spin::Mutex;
 
@@ -61,17 +61,18 @@ fn buffer_size(wanted: u32) -> usize {
     (wanted as usize).clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end())
 }
 
-fn endpoint(address: SocketAddress) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from(address.address), address.port)
-}
-
-fn address(endpoint: SocketAddrV4) -> SocketAddress {
-    SocketAddress { address: endpoint.ip().octets(), port: endpoint.port() }
-}
-
 /// Returns the value of `SO_ERROR` for this failure.
 fn number_of(failure: Option<Error>) -> u32 {
     failure.map_or(0, |failure| errno::Errno::number(errno_of(failure)) as u32)
+}
+
+/// Returns the end of a socket without an address: any port, on all addresses.
+fn anywhere(family: u16, is_six_only: bool) -> LocalEnd {
+    match family {
+        types::AF_INET6 if is_six_only => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0).into(),
+        types::AF_INET6 => LocalEnd::of_both(0),
+        _ => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0).into(),
+    }
 }
 
 enum SocketState {
@@ -145,6 +146,10 @@ struct Inner {
     sharing: Sharing,
     /// Whether a datagram socket reports failures of all of its datagrams (`IP_RECVERR`).
     reports_all: bool,
+    /// Whether a datagram socket was given its address by the program.
+    is_bound: bool,
+    /// Whether IPv4 does not reach a socket of IPv6 (`IPV6_V6ONLY`).
+    is_six_only: bool,
     linger_abort: bool,
     linger: (u32, u32),
 }
@@ -153,6 +158,8 @@ struct Inner {
 #[doc(alias = "sock")]
 #[doc(alias = "struct socket")]
 pub(crate) struct Socket {
+    /// `AF_INET` or `AF_INET6`.
+    family: u16,
     kind: u32,
     owner: ShareOwner,
     inner: Mutex<Inner>,
@@ -161,11 +168,26 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    fn new(kind: u32, state: SocketState, tcp: TcpOptions, owner: ShareOwner, share: Option<DatagramShare>) -> Socket {
+    fn new(
+        (family, kind): (u16, u32),
+        state: SocketState,
+        tcp: TcpOptions,
+        owner: ShareOwner,
+        share: Option<DatagramShare>,
+    ) -> Socket {
         let sharing = Sharing::Exclusive;
-        let inner =
-            Inner { state, _share: share, tcp, sharing, reports_all: false, linger_abort: false, linger: (0, 0) };
-        Socket { kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
+        let inner = Inner {
+            state,
+            _share: share,
+            tcp,
+            sharing,
+            reports_all: false,
+            is_bound: false,
+            is_six_only: false,
+            linger_abort: false,
+            linger: (0, 0),
+        };
+        Socket { family, kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
     }
 
     /// Returns the socket behind a file; `ENOTSOCK` for any other kind.
@@ -175,9 +197,10 @@ impl Socket {
 
     /// Performs the `socket` call.
     pub(crate) fn create(process: &Process, family: u32, kind: u32, protocol: u32) -> Result<usize, Errno> {
-        if family != types::AF_INET as u32 {
-            return Err(Errno::EAFNOSUPPORT);
-        }
+        let family = match u16::try_from(family) {
+            Ok(family @ (types::AF_INET | types::AF_INET6)) => family,
+            _ => return Err(Errno::EAFNOSUPPORT),
+        };
         let charge = file::charge(&process.account)?;
         let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
         let kind = kind & !flags;
@@ -186,25 +209,90 @@ impl Socket {
         let state = match (kind, protocol) {
             (types::SOCK_STREAM, 0 | option::IPPROTO_TCP) => SocketState::Fresh(None),
             (types::SOCK_DGRAM, 0 | option::IPPROTO_UDP) => {
-                let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+                let any = anywhere(family, false);
                 share = Some(DatagramShare::of_datagrams(&owner)?);
                 SocketState::Datagram(with_stack(|stack, _| stack.udp_bind(any, &DatagramOptions::default()))?)
             }
             (types::SOCK_STREAM | types::SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::EPROTOTYPE),
         };
-        let socket = Socket::new(kind, state, TcpOptions::default(), owner, share);
+        let socket = Socket::new((family, kind), state, TcpOptions::default(), owner, share);
         let file = OpenFile::new(socket, Access::ReadWrite, flags & types::SOCK_NONBLOCK != 0, charge);
         process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
     }
 
+    fn is_six(&self) -> bool {
+        self.family == types::AF_INET6
+    }
+
+    /// Returns an end as a program with this socket sees it: a socket of IPv6 sees IPv4's addresses mapped (RFC 4291,
+    /// section 2.5.5.2).
+    fn shown(&self, end: SocketAddr) -> SocketAddr {
+        match end.ip() {
+            IpAddr::V4(address) if self.is_six() => SocketAddr::new(address.to_ipv6_mapped().into(), end.port()),
+            _ => end,
+        }
+    }
+
+    /// Returns the end that a program names to this socket. The scope plays no part: no address that the machine can
+    /// reach is one of several scopes.
+    fn named(&self, end: SocketAddr) -> Result<SocketAddr, Errno> {
+        let address = match (end.ip(), self.is_six()) {
+            (IpAddr::V6(address), true) => address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4),
+            (IpAddr::V4(address), false) => address.into(),
+            // As on Linux, datagrams may also be sent to an address of the other family itself.
+            (IpAddr::V4(address), true) if self.kind == types::SOCK_DGRAM => address.into(),
+            _ => return Err(Errno::EAFNOSUPPORT),
+        };
+        Ok(SocketAddr::new(address, end.port()))
+    }
+
+    /// Returns the remote end that a program names.
+    fn remote_end(&self, inner: &Inner, to: SocketAddr) -> Result<SocketAddr, Errno> {
+        let to = self.named(to)?;
+        if inner.is_six_only && to.is_ipv4() { Err(Errno::ENETUNREACH) } else { Ok(to) }
+    }
+
+    /// Returns the local end that a program names.
+    fn local_end(&self, inner: &Inner, to: SocketAddr) -> Result<LocalEnd, Errno> {
+        let address = self.named(to)?;
+        if self.is_six() && (to.is_ipv4() || inner.is_six_only && address.is_ipv4()) {
+            return Err(Errno::EINVAL);
+        }
+        let is_for_both = address.is_ipv6() && address.ip().is_unspecified() && !inner.is_six_only;
+        Ok(LocalEnd { address, is_for_both })
+    }
+
+    /// Sets `IPV6_V6ONLY`, as long as the socket has no address.
+    fn set_six_only(&self, inner: &mut Inner, is_six_only: bool) -> Result<(), Errno> {
+        match inner.state {
+            SocketState::Fresh(None) => {}
+            SocketState::Datagram(old) if !inner.is_bound => {
+                let any = anywhere(self.family, is_six_only);
+                let new = with_stack(|stack, _| {
+                    if stack.udp_remote_endpoint(old)?.is_some() {
+                        return Err(Error::Invalid);
+                    }
+                    let new = stack.udp_bind(any, &DatagramOptions::default())?;
+                    stack.udp_close(old)?;
+                    Ok(new)
+                })?;
+                inner.state = SocketState::Datagram(new);
+            }
+            _ => return Err(Errno::EINVAL),
+        }
+        inner.is_six_only = is_six_only;
+        Ok(())
+    }
+
     /// Performs the `bind` call.
-    pub(crate) fn bind(&self, to: SocketAddress) -> Result<usize, Errno> {
+    pub(crate) fn bind(&self, to: SocketAddr) -> Result<usize, Errno> {
         let mut inner = self.inner.lock();
+        let local = self.local_end(&inner, to)?;
         match inner.state {
             SocketState::Fresh(None) => {
                 let sharing = inner.sharing;
-                let binding = with_stack(|stack, _| stack.tcp_bind(endpoint(to), sharing))?;
+                let binding = with_stack(|stack, _| stack.tcp_bind(local, sharing))?;
                 inner.state = SocketState::Fresh(Some(binding));
             }
             SocketState::Datagram(old) => {
@@ -213,12 +301,13 @@ impl Socket {
                     if stack.udp_local_endpoint(old)?.port() != 0 && stack.udp_remote_endpoint(old)?.is_some() {
                         return Err(Error::Invalid);
                     }
-                    let new = stack.udp_bind(endpoint(to), &DatagramOptions::default())?;
+                    let new = stack.udp_bind(local, &DatagramOptions::default())?;
                     stack.set_datagram_reports(new, reports_all)?;
                     stack.udp_close(old)?;
                     Ok(new)
                 })?;
                 inner.state = SocketState::Datagram(new);
+                inner.is_bound = true;
             }
             _ => return Err(Errno::EINVAL),
         }
@@ -233,8 +322,8 @@ impl Socket {
         match inner.state {
             SocketState::Fresh(binding) => {
                 let options = inner.tcp;
+                let any = anywhere(self.family, inner.is_six_only);
                 let listener = with_stack(|stack, _| {
-                    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
                     let own = match binding {
                         Some(binding) => binding,
                         None => stack.tcp_bind(any, Sharing::Exclusive)?,
@@ -269,7 +358,7 @@ impl Socket {
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
-        to: Option<SocketAddress>,
+        to: Option<SocketAddr>,
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
@@ -294,9 +383,10 @@ impl Socket {
             caller.copy_in(buffer.address(), part)?;
             rest = behind;
         }
+        let to = to.map(|to| self.remote_end(&inner, to)).transpose()?;
         let result = with_stack_and_send(|stack, _| {
             let fill = |room: &mut [u8]| copy(&datagram, room);
-            let outcome = stack.udp_send_with(id, to.map(endpoint), datagram.len(), fill)?;
+            let outcome = stack.udp_send_with(id, to, datagram.len(), fill)?;
             if let (Sent::Full, Some(waker)) = (outcome, waker) {
                 stack.udp_register(id, Interest::Send, waker)?;
             }
@@ -344,7 +434,7 @@ impl Socket {
         let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let mut bad = None;
         let mut message = ReceivedMessage::default();
-        let mut take = |source: SocketAddrV4, bytes: &[u8]| {
+        let mut take = |source: SocketAddr, bytes: &[u8]| {
             let mut done = 0;
             for buffer in buffers {
                 let count = (bytes.len() - done).min(buffer.len());
@@ -354,7 +444,7 @@ impl Socket {
                 }
                 done += count;
             }
-            message.sender = Some(address(source));
+            message.sender = Some(self.shown(source));
             message.length = bytes.len();
             done
         };
@@ -432,20 +522,20 @@ impl Socket {
     }
 
     /// Performs the `getsockname` call.
-    pub(crate) fn local_address(&self) -> Result<SocketAddress, Errno> {
+    pub(crate) fn local_address(&self) -> Result<SocketAddr, Errno> {
         let inner = self.inner.lock();
         let local = with_stack(|stack, _| match inner.state {
-            SocketState::Fresh(None) => Ok(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
+            SocketState::Fresh(None) => Ok(anywhere(self.family, false).address),
             SocketState::Fresh(Some(binding)) => stack.binding_endpoint(binding),
             SocketState::Listening(id) => stack.listener_endpoint(id),
             SocketState::Connected(id) => stack.local_endpoint(id),
             SocketState::Datagram(id) => stack.udp_local_endpoint(id),
         })?;
-        Ok(address(local))
+        Ok(self.shown(local))
     }
 
     /// Performs the `getpeername` call.
-    pub(crate) fn remote_address(&self) -> Result<SocketAddress, Errno> {
+    pub(crate) fn remote_address(&self) -> Result<SocketAddr, Errno> {
         let inner = self.inner.lock();
         let remote = with_stack(|stack, _| match inner.state {
             SocketState::Connected(id) => {
@@ -458,7 +548,7 @@ impl Socket {
             SocketState::Datagram(id) => stack.udp_remote_endpoint(id)?.ok_or(Error::NotConnected),
             _ => Err(Error::NotConnected),
         })?;
-        Ok(address(remote))
+        Ok(self.shown(remote))
     }
 
     /// Performs the `setsockopt` call.
@@ -497,7 +587,13 @@ impl Socket {
                 inner.tcp.coalescing = if number != 0 { Coalescing::None } else { Coalescing::Nagle };
             }
             (option::IPPROTO_IP, option::IP_RECVERR) if self.kind == types::SOCK_DGRAM => {
-                inner.reports_all = number != 0
+                inner.reports_all = number != 0;
+            }
+            (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() && self.kind == types::SOCK_DGRAM => {
+                inner.reports_all = number != 0;
+            }
+            (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() => {
+                self.set_six_only(&mut inner, number != 0)?;
             }
             _ => return Err(Errno::ENOPROTOOPT),
         }
@@ -522,7 +618,7 @@ impl Socket {
         let mut second = None;
         let number = match asked {
             (option::SOL_SOCKET, option::SO_TYPE) => self.kind,
-            (option::SOL_SOCKET, option::SO_DOMAIN) => types::AF_INET as u32,
+            (option::SOL_SOCKET, option::SO_DOMAIN) => u32::from(self.family),
             (option::SOL_SOCKET, option::SO_PROTOCOL) => match self.kind {
                 types::SOCK_STREAM => option::IPPROTO_TCP,
                 _ => option::IPPROTO_UDP,
@@ -544,6 +640,10 @@ impl Socket {
                 SocketState::Fresh(_) | SocketState::Listening(_) => 0,
             },
             (option::IPPROTO_IP, option::IP_RECVERR) if self.kind == types::SOCK_DGRAM => inner.reports_all as u32,
+            (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() && self.kind == types::SOCK_DGRAM => {
+                inner.reports_all as u32
+            }
+            (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() => inner.is_six_only as u32,
             (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
                 (inner.tcp.coalescing == Coalescing::None) as u32
             }
@@ -616,22 +716,23 @@ impl FileOperations for Socket {
         match accepted {
             Some((id, from)) => {
                 let (state, owner) = (SocketState::Connected(id), self.owner.clone());
-                let socket = Socket::new(types::SOCK_STREAM, state, inner.tcp, owner, None);
-                Poll::Ready(Ok((Box::new(socket), address(from))))
+                let socket = Socket::new((self.family, types::SOCK_STREAM), state, inner.tcp, owner, None);
+                Poll::Ready(Ok((Box::new(socket), self.shown(from))))
             }
             None => Poll::Pending,
         }
     }
 
     /// Tries `connect`. `started` tells whether an earlier attempt began it.
-    fn connect(&self, caller: &dyn Caller, to: SocketAddress, started: &mut bool, waker: Option<&Waker>) -> Attempt {
+    fn connect(&self, caller: &dyn Caller, to: SocketAddr, started: &mut bool, waker: Option<&Waker>) -> Attempt {
         let mut inner = self.inner.lock();
         match inner.state {
             SocketState::Fresh(binding) => {
                 let options = inner.tcp;
+                let to = self.remote_end(&inner, to)?;
                 let owner: Arc<dyn network::Owner> = self.owner.clone();
                 let id = with_stack_and_send(|stack, now| {
-                    let id = stack.tcp_connect_for(&owner, binding, endpoint(to), &options, now)?;
+                    let id = stack.tcp_connect_for(&owner, binding, to, &options, now)?;
                     stack.set_reader(id, reader(caller.number()));
                     Ok(id)
                 })?;
@@ -648,7 +749,8 @@ impl FileOperations for Socket {
             SocketState::Connected(_) => {}
             SocketState::Listening(_) => return Poll::Ready(Err(Errno::EISCONN)),
             SocketState::Datagram(id) => {
-                with_stack(|stack, _| stack.udp_connect(id, Some(endpoint(to))))?;
+                let to = self.remote_end(&inner, to)?;
+                with_stack(|stack, _| stack.udp_connect(id, Some(to)))?;
                 return Poll::Ready(Ok(0));
             }
         }
@@ -678,7 +780,7 @@ impl FileOperations for Socket {
         &self,
         caller: &dyn Caller,
         buffer: UserBuffer,
-        to: Option<SocketAddress>,
+        to: Option<SocketAddr>,
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
@@ -806,7 +908,7 @@ impl FileOperations for Socket {
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
-        to: Option<SocketAddress>,
+        to: Option<SocketAddr>,
         _: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,

@@ -7,8 +7,10 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use core::net::SocketAddr;
+
 use abi_unix::Errno;
-use abi_unix::types::{SocketAddress, TimeSpec};
+use abi_unix::types::{TimeSpec, bytes_of_address};
 use memory::space::MapError;
 use smallvec::SmallVec;
 use usermode::Fault;
@@ -69,8 +71,9 @@ pub(crate) struct AddressOut {
 
 impl AddressOut {
     /// Writes an address as Linux does: cut to the room there is, with the full size reported.
-    pub(crate) fn write(self, memory: &(impl UserMemory + ?Sized), value: SocketAddress) -> Result<(), Errno> {
-        self.write_bytes(memory, &value.to_bytes())
+    pub(crate) fn write(self, memory: &(impl UserMemory + ?Sized), value: SocketAddr) -> Result<(), Errno> {
+        let (bytes, length) = bytes_of_address(value);
+        self.write_bytes(memory, &bytes[..length])
     }
 
     /// Writes an address of any family in this way; that of a sender without one is empty.

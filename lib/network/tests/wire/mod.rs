@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -236,15 +236,18 @@ impl Net {
     }
 
     pub fn listen(&mut self, port: u16, backlog: usize) -> ListenerId {
-        let binding = self.server.tcp_bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port), Sharing::Exclusive).unwrap();
+        let binding =
+            self.server.tcp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), Sharing::Exclusive).unwrap();
         self.server.tcp_listen(binding, backlog, &TcpOptions::default()).unwrap()
     }
 
     /// Both ends of an established connection: the client's and the server's.
     pub fn pair(&mut self, listener: ListenerId) -> (ConnectionId, ConnectionId) {
         let port = self.server.listener_endpoint(listener).unwrap().port();
-        let client =
-            self.client.tcp_connect(None, SocketAddrV4::new(SERVER, port), &TcpOptions::default(), self.now).unwrap();
+        let client = self
+            .client
+            .tcp_connect(None, SocketAddr::new(SERVER.into(), port), &TcpOptions::default(), self.now)
+            .unwrap();
         let mut server = None;
         self.run_until(100 * SECOND, |net| {
             if server.is_none() {
