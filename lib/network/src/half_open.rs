@@ -92,7 +92,8 @@ struct Answered {
     _charge: Charge,
 }
 
-/// Bytes of memory for a request over IPv4: itself, entries of a work list and of the table, and a timer with its position.
+/// Bytes of memory for a request over IPv4: itself, entries of a work list and of the table, and a timer with its
+/// position.
 const MEMORY: usize = size_of::<Answered>() + 16 + 4 + 16 + 4 + ENTRY;
 
 /// All requests that were answered and not yet acknowledged.

@@ -20,7 +20,7 @@
 //! systems without joined ends, such connections can exchange TCP segments over a loopback interface
 //! ([`LocalConnections`]).
 //!
-//! Not supported: IPv6, IP fragments (dropped), multicast.
+//! Not supported: IPv6 to other hosts, IP fragments (dropped), multicast.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -3,14 +3,14 @@
 mod wire;
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ethernet::NoLink;
 use network::{
-    Configuration, ConnectionId, DatagramOptions, Error, Interest, Limits, ListenerId, Readiness, Received, Sent,
-    Sharing, Shutdown, Stack, TcpOptions,
+    Configuration, ConnectionId, DatagramOptions, Error, Interest, Limits, ListenerId, LocalConnections, LocalEnd,
+    Readiness, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use proptest::prelude::*;
 use wire::{Bell, SECOND, receive, send};
@@ -693,4 +693,63 @@ proptest! {
             }
         }
     }
+}
+
+/// IPv6 within the host is joined in either case: the loopback interface has none.
+#[test]
+fn ends_over_ipv6_are_joined() {
+    for local_connections in [LocalConnections::Joined, LocalConnections::Packets] {
+        let configuration = Configuration { local_connections, ..Configuration::default() };
+        let mut stack = Stack::new(NoLink, &configuration, 0).unwrap();
+        let here = |port| SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port);
+        let options = TcpOptions::default();
+        let binding = stack.tcp_bind(LocalEnd::of_both(80), Sharing::Exclusive).unwrap();
+        assert_eq!(stack.binding_endpoint(binding), Ok("[::]:80".parse().unwrap()));
+        let listener = stack.tcp_listen(binding, 4, &options).unwrap();
+        let taken = stack.tcp_bind(local(80), Sharing::Exclusive);
+        assert_eq!(taken.err(), Some(Error::AddressInUse), "it is for both families");
+        let client = stack.tcp_connect(None, here(80), &options, 0).unwrap();
+        let (server, from) = stack.accept(listener).unwrap().unwrap();
+        assert_eq!((stack.local_endpoint(client), stack.remote_endpoint(client)), (Ok(from), Ok(here(80))));
+        assert_eq!((stack.local_endpoint(server), from.ip()), (Ok(here(80)), here(80).ip()));
+        assert_eq!(send(&mut stack, client, b"question", 0), Ok(Sent::Bytes(8)));
+        let mut got = Vec::new();
+        assert_eq!(receive(&mut stack, server, &mut got, 0), Ok(Received::Bytes(8)));
+        // A listener that is closed is found over neither family, and its port is free.
+        stack.close_listener(listener, 0).unwrap();
+        for to in [here(80), local(80)] {
+            let refused = stack.tcp_connect(None, to, &options, 0).unwrap();
+            stack.poll(0);
+            assert_eq!(stack.connected(refused), Err(Error::Refused), "{to}");
+        }
+        assert!(stack.tcp_bind(local(80), Sharing::Reuse).is_ok());
+        let elsewhere = SocketAddr::new("2001:db8::1".parse().unwrap(), 80);
+        assert_eq!(stack.tcp_connect(None, elsewhere, &options, 0).err(), Some(Error::Unreachable));
+        assert_eq!(stack.tcp_bind(elsewhere, Sharing::Exclusive).err(), Some(Error::AddressUnavailable));
+    }
+}
+
+/// A datagram socket on all addresses of both families that connects to one is on its family alone.
+#[test]
+fn datagrams_of_both_families_find_one_socket() {
+    let mut stack = Stack::new(NoLink, &Configuration::default(), 0).unwrap();
+    let options = DatagramOptions::default();
+    let six = |port| SocketAddr::new(Ipv6Addr::LOCALHOST.into(), port);
+    let both = stack.udp_bind(LocalEnd::of_both(53), &options).unwrap();
+    let (of_four, of_six) = (stack.udp_bind(local(0), &options).unwrap(), stack.udp_bind(six(0), &options).unwrap());
+    let receives = |stack: &mut Stack<NoLink>, sender, to: SocketAddr| {
+        assert_eq!(stack.udp_send_with(sender, Some(to), 1, |_| ()), Ok(Sent::Bytes(1)));
+        stack.udp_receive_with(both, |from, _| from).unwrap().map(|from| from.ip())
+    };
+    for peer in [None, Some(of_six), Some(of_four), None] {
+        let peer_end = peer.map(|peer| stack.udp_local_endpoint(peer).unwrap());
+        stack.udp_connect(both, peer_end).unwrap();
+        let hears = |sender| peer.is_none_or(|peer| peer == sender);
+        assert_eq!(receives(&mut stack, of_four, local(53)), hears(of_four).then(|| local(53).ip()));
+        assert_eq!(receives(&mut stack, of_six, six(53)), hears(of_six).then(|| six(53).ip()));
+    }
+    // A mixed pair of ends is none.
+    assert_eq!(stack.udp_send_with(of_four, Some(six(53)), 1, |_| ()), Err(Error::Unreachable));
+    stack.udp_close(both).unwrap();
+    assert!(stack.udp_bind(local(53), &options).is_ok() && stack.udp_bind(six(53), &options).is_ok());
 }
