@@ -7,7 +7,8 @@
 //! if it carries the number of the exchange, drawn at random, and this host's hardware address; after an offer was
 //! chosen, only if it comes from the server that made it, until the lease is about to end and every server is asked. An
 //! answer whose address no host can have, whose mask is none, or whose time is shorter than [`SHORTEST_LEASE`] is no
-//! answer. Requests follow each other in growing times ([`Client::pause`]), whatever is answered.
+//! answer. Requests follow each other in growing times ([`Client::pause`]), whatever is answered. A server that makes
+//! an offer and then says nothing gives others a chance: the next round's first offer of its own does not count.
 
 use core::net::Ipv4Addr;
 
@@ -34,6 +35,9 @@ const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
 const REQUESTS: u32 = 4;
 /// The longest pause is 4 seconds times 2 to this power.
 const DOUBLINGS: u32 = 4;
+
+/// Shortest message: BOOTP's, which some relays and servers insist on (RFC 1542, section 2.1).
+const SHORTEST_MESSAGE: usize = 300;
 
 const ETHERNET_HEADER: usize = 14;
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -212,6 +216,8 @@ pub(crate) struct Client {
     secret: Secret,
     draws: u64,
     stage: Stage,
+    /// Server that has made an offer and then said nothing: others have the advantage in the next round.
+    silent: Option<Ipv4Addr>,
     /// Number of the exchange under way.
     exchange: u32,
     /// Requests since the last loan, and those of this stage.
@@ -228,7 +234,20 @@ impl Client {
         let largest_packet = largest_packet.clamp(576, 1500) as u16;
         let (stage, exchange) = (Stage::Selecting, secret.of_number(0) as u32);
         let (draws, tries, requests) = (1, 0, 0);
-        Client { hardware, largest_packet, secret, draws, stage, exchange, tries, requests, begun: now, next: now }
+        let silent = None;
+        Client {
+            hardware,
+            largest_packet,
+            secret,
+            draws,
+            stage,
+            silent,
+            exchange,
+            tries,
+            requests,
+            begun: now,
+            next: now,
+        }
     }
 
     fn draw(&mut self) -> u64 {
@@ -277,8 +296,11 @@ impl Client {
 
     /// Sends the request that is due.
     pub(crate) fn ask<T: TxToken>(&mut self, token: T, checksums: &ChecksumCapabilities, now: Instant) {
-        if matches!(self.stage, Stage::Requesting { .. }) && self.requests >= REQUESTS {
+        if let Stage::Requesting { server, .. } = self.stage
+            && self.requests >= REQUESTS
+        {
             self.start_again(now);
+            self.silent = Some(server);
         }
         self.requests = self.requests.saturating_add(1);
         let none = Ipv4Addr::UNSPECIFIED;
@@ -335,11 +357,12 @@ impl Client {
             rebind_duration: None,
             additional_options: &[],
         };
+        let length = message.buffer_len().max(SHORTEST_MESSAGE);
         let ip = Ipv4Repr {
             src_addr: source,
             dst_addr: destination,
             next_header: IpProtocol::Udp,
-            payload_len: smoltcp::wire::UDP_HEADER_LEN + message.buffer_len(),
+            payload_len: smoltcp::wire::UDP_HEADER_LEN + length,
             hop_limit: 64,
         };
         token.consume(ETHERNET_HEADER + ip.buffer_len() + ip.payload_len, |bytes| {
@@ -352,12 +375,14 @@ impl Client {
             ip.emit(&mut Ipv4Packet::new_unchecked(header), checksums);
             let udp = UdpRepr { src_port: CLIENT_PORT, dst_port: DHCP_SERVER_PORT };
             let write = |bytes: &mut [u8]| {
+                // Padding follows the end of the options.
+                bytes.fill(0);
                 // Fails for want of room only, and the room is that of this message.
                 let _ = message.emit(&mut DhcpPacket::new_unchecked(bytes));
             };
             let (from, to) = (source.into(), destination.into());
             let mut datagram = UdpPacket::new_unchecked(datagram);
-            udp.emit(&mut datagram, &from, &to, message.buffer_len(), write, checksums);
+            udp.emit(&mut datagram, &from, &to, length, write, checksums);
         });
     }
 
@@ -368,6 +393,9 @@ impl Client {
         }
         match (ServerMessage::read(message, self.exchange, self.hardware)?, self.stage) {
             (ServerMessage::Offer(Terms { server, lease, .. }), Stage::Selecting) => {
+                if self.silent == Some(server) && self.requests == 1 {
+                    return None;
+                }
                 self.stage = Stage::Requesting { server, address: lease.address.address };
                 (self.requests, self.next) = (0, now);
                 None
@@ -408,7 +436,7 @@ impl Client {
             rebinding: after(terms.rebinding),
             end: after(terms.time),
         });
-        (self.tries, self.requests) = (0, 0);
+        (self.tries, self.requests, self.silent) = (0, 0, None);
         (self.begun, self.next) = (now, after(terms.renewal));
         Change::Lent(terms.lease)
     }

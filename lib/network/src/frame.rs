@@ -86,7 +86,10 @@ pub(crate) enum Packet {
 /// Protocol of the packet that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quoted {
-    Tcp,
+    /// With the number of its segment.
+    Tcp {
+        sequence: u32,
+    },
     Udp,
 }
 
@@ -188,7 +191,7 @@ fn look_at_error(message: &[u8]) -> Option<Packet> {
     // The quoted source is this host.
     let key = Key::of_four(word(quoted, 12)?, word(quoted, 16)?, word(transport, 0)?);
     let about = match byte(quoted, 9)? {
-        PROTOCOL_TCP => Quoted::Tcp,
+        PROTOCOL_TCP => Quoted::Tcp { sequence: word(transport, 4)? },
         PROTOCOL_UDP => Quoted::Udp,
         _ => return None,
     };
@@ -311,7 +314,7 @@ mod tests {
         quoted[9] = PROTOCOL_UDP;
         quoted[12..16].copy_from_slice(&[10, 0, 2, 15]);
         quoted[16..20].copy_from_slice(&[10, 0, 2, 99]);
-        quoted[header..header + 4].copy_from_slice(&[0x12, 0x34, 0, 53]);
+        quoted[header..].copy_from_slice(&[0x12, 0x34, 0, 53, 1, 2, 3, 4]);
         [&[3, 1, 0, 0, 0, 0, 0, 0][..], &quoted].concat()
     }
 
@@ -332,7 +335,10 @@ mod tests {
             message[at] = value;
             look_at_error(&message)
         };
-        assert_eq!(with(8 + 9, PROTOCOL_TCP), Some(about(Quoted::Tcp)));
+        assert_eq!(with(8 + 9, PROTOCOL_TCP), Some(about(Quoted::Tcp { sequence: 0x0102_0304 })));
+        let mut message = unreachable(0);
+        message[8 + 9] = PROTOCOL_TCP;
+        assert_eq!(look_at_error(&message[..8 + 20 + 7]), None, "the number is cut off");
         assert_eq!(with(8 + 9, PROTOCOL_ICMP), None);
         // Another message; advice; not an IPv4 header.
         assert_eq!([with(0, 0), with(0, 2), with(0, 11), with(1, 4)], [None; 4]);

@@ -53,6 +53,8 @@ const RESOLUTIONS: usize = 256;
 const ETHERNET_HEADER: usize = 14;
 /// Delay before a full device is tried again.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
+/// Delay before a full device is tried again for the lease, which is in no hurry.
+const LEASE_RETRY: Duration = Duration::from_millis(100);
 /// smoltcp's shortest retransmission timeout (RFC 6298 section 2.4): a segment sent now is not sent again earlier.
 const RETRANSMISSION_MINIMUM: Duration = Duration::from_millis(1000);
 /// Delay before a connection within the host that found no memory is tried again.
@@ -318,6 +320,9 @@ impl Host {
     fn tcp_input<T: TxToken>(&mut self, via: Via, segment: Segment, frame: &[u8], answer: T, now: Instant) {
         let key = segment.key;
         if let Some(index) = self.table.find(key) {
+            if self.unswept > 0 && self.abort_if_lost(index, now) {
+                return;
+            }
             let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
                 return;
             };
@@ -443,14 +448,16 @@ impl Host {
 
     fn unreachable(&mut self, about: Quoted, key: Key, now: Instant) {
         match about {
-            // Only a connection that is being made is given up: any host can forge such a message, and an established
+            // Only a connection that is being made is given up, and only if its request is quoted, whose number no
+            // other host knows (RFC 5927, section 4.1): any host can forge such a message, and an established
             // connection has better evidence.
-            Quoted::Tcp => {
+            Quoted::Tcp { sequence } => {
                 if let Some(index) = self.table.find(key)
                     && let Some(connection) = self.connections.get_mut(index)
                     && let Engine::Wire(wire) = &mut connection.engine
                     && wire.via == Via::Ethernet
                     && wire.socket().state() == State::SynSent
+                    && wire.remains.ours == sequence
                 {
                     connection.failure = Some(Error::Unreachable);
                     wire.socket_mut().abort();
@@ -604,6 +611,9 @@ impl Host {
 
     /// Lets a connection send one segment. Returns `Now` if it may have more.
     fn send_one<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> Next {
+        if self.unswept > 0 && self.abort_if_lost(index, now) {
+            return Next::Gone;
+        }
         let Some(connection) = self.connections.get_mut(index).filter(|connection| connection.listed) else {
             return Next::Gone;
         };
@@ -791,7 +801,7 @@ impl Host {
         if let Some(client) = self.dhcp.as_mut().filter(|client| client.next() <= now) {
             match link.depart() {
                 Some(departing) => client.ask(Token(departing), &self.checksums, now),
-                None => client.put_off(now + RETRY),
+                None => client.put_off(now + LEASE_RETRY),
             }
         }
         for _ in 0..SWEEPS.min(self.unswept) {
@@ -846,23 +856,28 @@ impl Host {
         }
     }
 
-    /// Aborts a connection from an address that is no longer this host's. The other side is told nothing: the address
-    /// may be another host's by now.
-    fn abort_if_lost(&mut self, index: u32, now: Instant) {
+    /// Aborts a connection from an address that is no longer this host's, and returns whether it has done so. The other
+    /// side is told nothing: the address may be another host's by now. Nothing is sent from it although some
+    /// connections are not swept yet: each is looked at here before it sends, too.
+    #[cold]
+    fn abort_if_lost(&mut self, index: u32, now: Instant) -> bool {
         let own = self.own;
-        if let Some(connection) = self.connections.get_mut(index)
-            && connection.listed
-            && connection.key.local().ip() != own
-            && let Engine::Wire(wire) = &mut connection.engine
-            && wire.via == Via::Ethernet
-        {
-            wire.socket_mut().abort();
-            if connection.failure.is_none() {
-                connection.failure = Some(Error::Aborted);
-            }
-            self.settle(index, now, Cause::Local);
-            self.remove_closed(index);
+        let Some(connection) = self.connections.get_mut(index) else { return false };
+        let is_lost = connection.listed && connection.key.local().ip() != own;
+        let Engine::Wire(wire) = &mut connection.engine else { return false };
+        if !is_lost || wire.via != Via::Ethernet {
+            return false;
         }
+        // A connection that both sides have ended has not failed.
+        let has_ended =
+            matches!(wire.socket().state(), State::Closed | State::Closing | State::LastAck | State::TimeWait);
+        wire.socket_mut().abort();
+        if connection.failure.is_none() && !has_ended {
+            connection.failure = Some(Error::Aborted);
+        }
+        self.settle(index, now, Cause::Local);
+        self.remove_closed(index);
+        true
     }
 
     /// Handles some of the expired timers of half-open connections and of records of ended ones.

@@ -167,6 +167,7 @@ impl Host {
             _ => {
                 let mut wire = Wire::new(via, options, now)?;
                 let number = initial_sequence_number(&self.sequence_numbers, key, now);
+                wire.remains.ours = number;
                 let mut interface = interface_that_draws(number, LOOPBACK_MTU, now);
                 wire.socket_mut()
                     .connect(interface.context(), ip_endpoint(remote)?, endpoint(local)?)

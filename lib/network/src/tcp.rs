@@ -139,7 +139,8 @@ pub(crate) struct Wire {
     pub(crate) seen: SeenState,
     pub(crate) last_heard: Instant,
     pub(crate) keepalive: Option<Keepalive>,
-    /// Record to keep when the connection has ended in TIME-WAIT.
+    /// Record to keep when the connection has ended in TIME-WAIT. While it is being made, `ours` is the number of its
+    /// request.
     pub(crate) remains: Remains,
     /// Bytes received by the holder since the last segment was sent: the window's growth that the other side has not
     /// been told. Rather too much than too little.

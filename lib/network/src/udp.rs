@@ -4,7 +4,7 @@
 //! sockets of this host there is nothing else. Only datagrams that leave through the Ethernet interface go through a
 //! smoltcp socket, because address resolution is smoltcp's; it is made with the first such datagram.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use alloc::vec::Vec;
 use ethernet::Link;
@@ -87,6 +87,8 @@ pub(crate) struct Datagrams {
     pub(crate) options: DatagramOptions,
     pub(crate) arrived: PacketBuffer<'static, SocketAddr>,
     pub(crate) departing: Option<SocketSet<'static>>,
+    /// This host's address in the datagrams that wait in `departing`.
+    departs_from: Ipv4Addr,
     pub(crate) failure: Option<Error>,
     /// Whether failures are reported for datagrams to any receiver, and not only for those to the connected end.
     pub(crate) reports_all: bool,
@@ -108,6 +110,7 @@ impl Datagrams {
                 zeroed(0, options.receive_buffer)?,
             ),
             departing: None,
+            departs_from: Ipv4Addr::UNSPECIFIED,
             failure: None,
             reports_all: false,
             receivers: Waiters::default(),
@@ -161,6 +164,15 @@ impl Datagrams {
         match &mut self.departing {
             Some(sockets) => Ok(sockets.get_mut(SocketHandle::default())),
             None => Err(Error::OutOfMemory),
+        }
+    }
+
+    /// Drops the datagrams that wait to leave if they would leave from an address that this host has lost: it may be
+    /// another host's by now.
+    fn forget_departing_unless_from(&mut self, own: Ipv4Addr) {
+        if self.departing.is_some() && self.departs_from != own {
+            self.departing = None;
+            self.senders.wake_all();
         }
     }
 
@@ -333,7 +345,7 @@ impl Host {
     fn udp_send_out(
         &mut self,
         id: DatagramId,
-        Way { from, to, .. }: Way,
+        Way { from, to, via: _ }: Way,
         length: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Sent, Error> {
@@ -341,7 +353,10 @@ impl Host {
         if length + 28 > self.ethernet_mtu {
             return Err(Error::TooLong);
         }
+        let own = self.own;
         let socket = self.datagram(id)?;
+        socket.forget_departing_unless_from(own);
+        socket.departs_from = own;
         if length > socket.options.send_buffer {
             return Err(Error::TooLong);
         }
@@ -383,6 +398,7 @@ impl Host {
         let Some(socket) = self.datagrams.get_mut(index) else {
             return 1;
         };
+        socket.forget_departing_unless_from(self.own);
         let Some(sockets) = &mut socket.departing else {
             return 1;
         };

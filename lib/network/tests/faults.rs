@@ -419,7 +419,7 @@ fn a_reset_needs_the_exact_number() {
 }
 
 /// A router's message to the client that a segment from `local` to `remote` cannot be delivered.
-fn undeliverable(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
+fn undeliverable(local: SocketAddr, remote: SocketAddr, number: u32) -> Vec<u8> {
     let mut frame = vec![0; 14 + 20 + 8 + 20 + 8];
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
     frame[12] = 8;
@@ -436,8 +436,18 @@ fn undeliverable(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     frame[58..62].copy_from_slice(&octets(remote));
     frame[62..64].copy_from_slice(&local.port().to_be_bytes());
     frame[64..66].copy_from_slice(&remote.port().to_be_bytes());
+    frame[66..70].copy_from_slice(&number.to_be_bytes());
     seal(&mut frame);
     frame
+}
+
+/// Returns the frame in which 10.0.2.99 tells the client its hardware address.
+fn hardware_address_of_99() -> Vec<u8> {
+    let mut arp =
+        vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9, 10, 0, 2, 99];
+    arp.extend([2, 0, 0, 0, 0, 2]);
+    arp.extend(CLIENT.octets());
+    arp
 }
 
 #[test]
@@ -464,10 +474,21 @@ fn a_message_from_the_network_ends_only_a_connection_that_is_being_made() {
     net.client.register(wanted, network::Interest::Send, &waker).unwrap();
     let ends = |net: &mut Net, id| (net.client.local_endpoint(id).unwrap(), net.client.remote_endpoint(id).unwrap());
     let (local, remote) = ends(&mut net, wanted);
+    // The hardware address of the host that is not there, so that the request leaves and shows its number.
+    net.to_client.borrow_mut().push_back(hardware_address_of_99());
+    net.to_server.borrow_mut().clear();
+    net.client.poll(net.now);
+    let request = net.to_server.borrow().iter().find(|frame| frame[23] == 6).cloned().unwrap();
+    let number = u32::from_be_bytes(request[38..42].try_into().unwrap());
     let other = SocketAddr::new(remote.ip(), 81);
     for (local, remote) in [(local, other), ends(&mut net, established), ends(&mut net, first), ends(&mut net, waiting)]
     {
-        net.to_client.borrow_mut().push_back(undeliverable(local, remote));
+        net.to_client.borrow_mut().push_back(undeliverable(local, remote, number));
+        net.client.poll(net.now);
+    }
+    // A stranger does not know the number.
+    for guess in [0, number.wrapping_sub(1), number.wrapping_add(1), number ^ 1 << 31] {
+        net.to_client.borrow_mut().push_back(undeliverable(local, remote, guess));
         net.client.poll(net.now);
     }
     assert_eq!(bell.rings(), 0);
@@ -475,13 +496,13 @@ fn a_message_from_the_network_ends_only_a_connection_that_is_being_made() {
     assert_eq!(outcomes, [Ok(true), Ok(true), Ok(false), Ok(false)]);
     // A message that was damaged on its way proves nothing: its header, or the rest behind the quoted ports.
     for at in [22, 38, 66] {
-        let mut damaged = undeliverable(local, remote);
+        let mut damaged = undeliverable(local, remote, number);
         damaged[at] ^= 1;
         net.to_client.borrow_mut().push_back(damaged);
         net.client.poll(net.now);
         assert_eq!((bell.rings(), net.client.connected(wanted)), (0, Ok(false)), "byte {at}");
     }
-    net.to_client.borrow_mut().push_back(undeliverable(local, remote));
+    net.to_client.borrow_mut().push_back(undeliverable(local, remote, number));
     net.client.poll(net.now);
     assert_eq!((bell.rings(), net.client.connected(wanted)), (1, Err(Error::Unreachable)));
     net.client.close(wanted, net.now).unwrap();

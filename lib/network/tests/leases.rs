@@ -6,7 +6,7 @@ use network::{Address, Addressing, Configuration, DatagramOptions, Error, Lease,
 use proptest::prelude::*;
 
 mod wire;
-use wire::{Faults, Net, SECOND, configuration};
+use wire::{Faults, Net, SECOND, configuration, send};
 
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
@@ -346,6 +346,151 @@ fn requests_survive_a_bad_wire() {
         }
         assert_eq!(net.server.address(), Some(OWN), "seed {seed}");
     }
+}
+
+/// A datagram that waits for a hardware address does not leave when the host's own address is gone, nor from the next.
+#[test]
+fn waiting_datagrams_are_lost_with_their_address() {
+    for next in [None, Some(Ipv4Addr::new(10, 0, 2, 77)), Some(OWN)] {
+        let mut net = leased();
+        let server = Server::new(1000);
+        serve(&mut net, SECOND, |request| vec![server.answer(request)]);
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let socket = net.server.udp_bind(any, &DatagramOptions::default()).unwrap();
+        let to = SocketAddr::new(Ipv4Addr::new(10, 0, 2, 9).into(), 53);
+        serve(&mut net, 490 * SECOND, |_| Vec::new());
+        net.server.udp_send_with(socket, Some(to), 3, |room| room.copy_from_slice(b"old")).unwrap();
+        net.server.poll(net.now);
+        // The server refuses to lend the address for longer, and lends the next one.
+        let lent = next.unwrap_or(OWN);
+        let refusing = Server { refuses: true, ..server.clone() };
+        serve(&mut net, 15 * SECOND, |request| vec![refusing.answer(request)]);
+        assert_eq!(net.server.address(), None);
+        if next.is_some() {
+            let other = Server { lent, ..server.clone() };
+            serve(&mut net, 100 * SECOND, |request| vec![other.answer(request)]);
+            assert_eq!(net.server.address(), next);
+        }
+        // Now the receiver tells its hardware address.
+        let mut arp =
+            vec![2, 0, 0, 0, 0, 15, 2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9, 10, 0, 2, 9];
+        arp.extend([2, 0, 0, 0, 0, 15]);
+        arp.extend(lent.octets());
+        net.to_server.borrow_mut().push_back(arp);
+        net.to_client.borrow_mut().clear();
+        serve_nothing(&mut net, 10 * SECOND);
+        let leaves = |net: &Net| net.to_client.borrow().iter().any(|frame| frame.ends_with(b"old"));
+        // (The same address again is the same: it was never another host's as far as this one knows.)
+        assert!(!leaves(&net) || next == Some(OWN), "{next:?}");
+        if next.is_some() {
+            net.server.udp_send_with(socket, Some(to), 3, |room| room.copy_from_slice(b"new")).unwrap();
+            serve_nothing(&mut net, 10 * SECOND);
+            assert!(net.to_client.borrow().iter().any(|frame| frame.ends_with(b"new")));
+        }
+    }
+}
+
+/// From the moment at which the address is lost no segment leaves from it, however many connections have one to send.
+#[test]
+fn nothing_is_sent_from_a_lost_address() {
+    let mut net = leased();
+    let server = Server::new(1000);
+    serve(&mut net, SECOND, |request| vec![server.answer(request)]);
+    let listener = net.listen(80, 300);
+    let pairs: Vec<_> = (0..200).map(|_| net.pair(listener)).collect();
+    // One that both sides have ended, in the order in which nothing is left to wait for.
+    let (theirs, ended) = pairs[0];
+    net.client.close(theirs, net.now).unwrap();
+    net.settle();
+    net.server.shutdown(ended, network::Shutdown::Send, net.now).unwrap();
+    net.settle();
+    serve(&mut net, 480 * SECOND, |request| vec![server.answer(request)]);
+    let refusing = Server { refuses: true, ..server.clone() };
+    let (mut sent, end) = (0, net.now + 30 * SECOND);
+    while net.server.address().is_some() && net.now < end {
+        let next = net.server.poll(net.now);
+        let frames: Vec<Vec<u8>> = net.to_client.borrow_mut().drain(..).collect();
+        if let Some(request) = frames.iter().find_map(|frame| request(frame)) {
+            // Something to send for each connection, in the very poll in which the address is lost.
+            for &(_, end) in &pairs[1..] {
+                sent += usize::from(send(&mut net.server, end, b"late", net.now).is_ok());
+            }
+            net.to_server.borrow_mut().push_back(refusing.answer(&request));
+        } else {
+            net.now = next.unwrap_or(end).clamp(net.now + 1, end);
+        }
+    }
+    assert_eq!((sent, net.server.address()), (199, None));
+    serve_nothing(&mut net, 5 * SECOND);
+    let own = OWN.octets();
+    let late = net.to_client.borrow().iter().filter(|frame| frame[23] == 6 && frame[26..30] == own).count();
+    assert_eq!(late, 0, "segments from a lost address");
+    for &(_, end) in &pairs[1..] {
+        assert_eq!(net.server.take_failure(end), Ok(Some(Error::Aborted)));
+    }
+    assert_eq!(net.server.take_failure(ended), Ok(None), "it had ended well");
+}
+
+/// Lets the host alone work for a time, unanswered, and keeps what it sends.
+fn serve_nothing(net: &mut Net, time: u64) {
+    let end = net.now + time;
+    while net.now < end {
+        let next = net.server.poll(net.now);
+        net.now = next.unwrap_or(end).clamp(net.now + 1, end);
+    }
+}
+
+/// A server that makes offers faster than any other, and never keeps them, has no second chance before the other.
+#[test]
+fn a_silent_server_does_not_win_again_and_again() {
+    let silent = Ipv4Addr::new(10, 0, 2, 9);
+    let good = Server::new(1000);
+    let mut first = Server { address: silent, lent: Ipv4Addr::new(10, 0, 2, 66), ..good.clone() };
+    first.options[2..6].copy_from_slice(&silent.octets());
+    let mut net = leased();
+    let both = |request: &Request| match request.kind {
+        1 => vec![first.answer(request), good.answer(request)],
+        _ if request.wanted == Some(OWN) => vec![good.answer(request)],
+        _ => Vec::new(),
+    };
+    serve(&mut net, 300 * SECOND, both);
+    assert_eq!(net.server.address(), Some(OWN));
+    // Where it is alone, its offers are taken in the end.
+    let mut net = leased();
+    let alone = |request: &Request| if request.kind == 1 { vec![first.answer(request)] } else { Vec::new() };
+    serve(&mut net, 120 * SECOND, alone);
+    assert_eq!(net.server.address(), None);
+    serve(&mut net, 300 * SECOND, |request| vec![first.answer(request)]);
+    assert_eq!(net.server.address(), Some(first.lent));
+}
+
+/// Messages have the length that relays insist on, and the rest is padding.
+#[test]
+fn messages_are_as_long_as_relays_want() {
+    let mut net = leased();
+    net.server.poll(net.now);
+    let frame = net.to_client.borrow_mut().pop_front().unwrap();
+    assert!(frame.len() >= 14 + 20 + 8 + 300, "{}", frame.len());
+    let end = frame.iter().rposition(|&byte| byte != 0).unwrap();
+    assert_eq!(frame[end], 255);
+}
+
+/// A device without room is not asked a thousand times a second.
+#[test]
+fn a_full_device_is_asked_rarely_for_a_lease() {
+    let mut net = leased();
+    net.server.link().is_full = true;
+    let (end, mut polls) = (net.now + SECOND, 0);
+    while net.now < end {
+        let next = net.server.poll(net.now);
+        net.now = next.unwrap_or(end).clamp(net.now + 1, end);
+        polls += 1;
+    }
+    assert!((2..=20).contains(&polls), "{polls}");
+    net.server.link().is_full = false;
+    let server = Server::new(1000);
+    serve(&mut net, SECOND, |request| vec![server.answer(request)]);
+    assert_eq!(net.server.address(), Some(OWN));
 }
 
 proptest! {
