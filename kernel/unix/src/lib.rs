@@ -110,7 +110,7 @@ async fn begin(line: &str, path: &str, arguments: Vec<Vec<u8>>) -> Result<(), St
 }
 
 fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str> {
-    time::start(platform.timebase_frequency, platform.real_time_ns());
+    time::start(platform.timebase_frequency, platform.real_time_ns(), platform.hart_ids.len());
     random::start(platform);
     // Before there are coroutines, so that all of them are traced.
     trace::start(boot_option(platform.arguments, "trace"), platform.hart_ids.len());

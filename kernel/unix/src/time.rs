@@ -7,7 +7,7 @@ pub(crate) mod deadlines;
 pub(crate) mod limit;
 pub(crate) mod schedule;
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
 
 use abi_queue::pages::ticks_to_ns;
@@ -34,6 +34,14 @@ static EPOCH_NS: AtomicU64 = AtomicU64::new(0);
 
 static DEADLINES: [Mutex<Deadlines>; MAXIMUM_HARTS] = [const { Mutex::new(Deadlines::new()) }; MAXIMUM_HARTS];
 
+/// Number of harts that this machine may have. Constant once the clock has started: each reservation takes a place on
+/// all of them, and gives them back.
+static HARTS: AtomicUsize = AtomicUsize::new(MAXIMUM_HARTS);
+
+fn of_each_hart() -> &'static [Mutex<Deadlines>] {
+    &DEADLINES[..HARTS.load(Ordering::Relaxed)]
+}
+
 /// Name of a deadline that was set, for [`clear`].
 #[doc(alias = "hrtimer")]
 #[doc(alias = "timer_list")]
@@ -50,9 +58,9 @@ pub(crate) struct Reservation(());
 impl Reservation {
     /// Reserves a place on each hart; `ENOMEM` if that is impossible.
     pub(crate) fn new() -> Result<Reservation, Errno> {
-        for (done, deadlines) in DEADLINES.iter().enumerate() {
+        for (done, deadlines) in of_each_hart().iter().enumerate() {
             if let Err(error) = deadlines.lock().reserve() {
-                DEADLINES[..done].iter().for_each(|deadlines| deadlines.lock().release());
+                of_each_hart()[..done].iter().for_each(|deadlines| deadlines.lock().release());
                 return Err(error);
             }
         }
@@ -71,12 +79,14 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        DEADLINES.iter().for_each(|deadlines| deadlines.lock().release());
+        of_each_hart().iter().for_each(|deadlines| deadlines.lock().release());
     }
 }
 
-/// Sets the time base and the present time in nanoseconds since 1970. Called once, before other harts start.
-pub(crate) fn start(ticks_per_second: u64, real_time_ns: Option<u64>) {
+/// Sets the time base, the present time in nanoseconds since 1970, and the number of harts. Called once, before other
+/// harts start and before anything is reserved.
+pub(crate) fn start(ticks_per_second: u64, real_time_ns: Option<u64>, harts: usize) {
+    HARTS.store(harts.min(MAXIMUM_HARTS), Ordering::Relaxed);
     let ticks_per_second = ticks_per_second.max(1);
     TICKS_PER_SECOND.store(ticks_per_second, Ordering::Relaxed);
     if 1_000_000_000 % ticks_per_second == 0 {
