@@ -105,6 +105,8 @@ const PROGRAM: &CStr = c"/bin/hello";
 /// Files in a message, and those of them that a receiver takes.
 const SENT: usize = message::MOST_FILES;
 const RECEIVED: usize = 8;
+/// Messages of a call that moves several.
+const BATCH: usize = 8;
 /// Bytes of control messages before their data.
 const CONTROL: usize = 16;
 /// Directory of mounts.
@@ -204,10 +206,20 @@ struct Attack {
     /// A message with files, and the place for one.
     message: [u8; MessageHeader::SIZE],
     message_vector: [usize; 2],
+    /// The same message several times, and places for as many, without room for files.
+    batch: [[u8; MessageHeader::SIZE_IN_ARRAY]; BATCH],
+    places: [[AtomicU64; MessageHeader::SIZE_IN_ARRAY / 8]; BATCH],
     rights: [u32; CONTROL / 4 + SENT],
     place: [AtomicU64; MessageHeader::SIZE / 8],
     received: [AtomicU32; CONTROL / 4 + RECEIVED],
     buffer: Box<[u8; BUFFER]>,
+}
+
+/// Writes bytes into words that the kernel changes.
+fn store(place: &[AtomicU64], bytes: &[u8]) {
+    for (word, bytes) in place.iter().zip(bytes.chunks_exact(8)) {
+        word.store(u64::from_le_bytes(core::array::from_fn(|index| bytes[index])), Ordering::Relaxed);
+    }
 }
 
 fn pipe() -> Result<(Descriptor, Descriptor)> {
@@ -293,6 +305,8 @@ impl Attack {
             option: 1,
             message: [0; MessageHeader::SIZE],
             message_vector: [0; 2],
+            batch: [[0; MessageHeader::SIZE_IN_ARRAY]; BATCH],
+            places: [const { [const { AtomicU64::new(0) }; MessageHeader::SIZE_IN_ARRAY / 8] }; BATCH],
             rights: [0; CONTROL / 4 + SENT],
             place: [const { AtomicU64::new(0) }; MessageHeader::SIZE / 8],
             received: [const { AtomicU32::new(0) }; CONTROL / 4 + RECEIVED],
@@ -312,6 +326,9 @@ impl Attack {
             ..MessageHeader::default()
         };
         attack.message = message.to_bytes();
+        for place in &mut attack.batch {
+            place[..MessageHeader::SIZE].copy_from_slice(&attack.message);
+        }
         attack.list = [at(PROGRAM), 0];
         attack.poll = [attack.pipe.0.raw() as u32, epoll::IN];
         raw(SystemCall::GetCapabilities, [at(&attack.header), at(&attack.capabilities), 0, 0, 0, 0])?;
@@ -468,6 +485,15 @@ impl Attack {
                     self.send_files()?;
                 }
                 with([of(&self.local.1), self.place(), 0])
+            }
+            SendMessages => with([of(&self.local.0), at(&self.batch), BATCH, 0]),
+            ReceiveMessages => {
+                if !self.is_asynchronous() {
+                    (0..BATCH).try_for_each(|_| self.send_files())?;
+                }
+                let header = self.header_of_a_place(0);
+                self.places.iter().for_each(|place| store(place, &header));
+                with([of(&self.local.1), at(&self.places), BATCH, message::WAITFORONE as usize, 0])
             }
             GetSocketName => with([of(&self.datagrams), buffer, at(&self.size)]),
             GetPeerName => with([of(&self.connection.0), buffer, at(&self.size)]),
@@ -630,6 +656,11 @@ impl Attack {
     /// Makes the place for a message ready; returns its address. Calls in flight have one in common, and take no files.
     fn place(&self) -> usize {
         let room = if self.is_asynchronous() { 0 } else { size_of_val(&self.received) as u64 };
+        store(&self.place, &self.header_of_a_place(room));
+        at(&self.place)
+    }
+
+    fn header_of_a_place(&self, room: u64) -> [u8; MessageHeader::SIZE] {
         let header = MessageHeader {
             buffers: at(&self.message_vector) as u64,
             count: 1,
@@ -637,10 +668,7 @@ impl Attack {
             control_length: room,
             ..MessageHeader::default()
         };
-        for (word, bytes) in self.place.iter().zip(header.to_bytes().chunks_exact(8)) {
-            word.store(u64::from_le_bytes(core::array::from_fn(|index| bytes[index])), Ordering::Relaxed);
-        }
-        at(&self.place)
+        header.to_bytes()
     }
 
     /// Makes a call that waits go on.
@@ -654,7 +682,7 @@ impl Attack {
             Write | WriteVector => raw(Read, [self.full_pipe.0.raw() as usize, buffer, BUFFER, 0, 0, 0]),
             Futex => raw(Futex, [at(&WORD), futex::WAKE as usize, 1, 0, 0, 0]),
             ReceiveFrom => self.send().map(|()| 0),
-            ReceiveMessage => self.send_files().map(|()| 0),
+            ReceiveMessage | ReceiveMessages => self.send_files().map(|()| 0),
             Accept | AcceptWith => connect(self.listener_address).map(|client| {
                 prepared.files.push(client);
                 0
@@ -687,10 +715,13 @@ impl Attack {
                     let _ = raw(Read, [self.pipe.0.raw() as usize, at(&*self.buffer), 1, 0, 0, 0]);
                 }
             }
-            SendMessage => {
+            SendMessage | SendMessages => {
                 let flags = message::DONTWAIT as usize;
                 let socket = self.local.1.raw() as usize;
-                let _ = raw(ReceiveFrom, [socket, at(&*self.buffer), BUFFER, flags, 0, 0]);
+                // A read ends at the files of the next message.
+                for _ in 0..if self.call == SendMessage { 1 } else { result } {
+                    let _ = raw(ReceiveFrom, [socket, at(&*self.buffer), BUFFER, flags, 0, 0]);
+                }
             }
             ReceiveMessage if !self.is_asynchronous() => {
                 for number in &self.received[CONTROL / 4..] {

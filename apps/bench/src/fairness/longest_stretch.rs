@@ -580,7 +580,7 @@ const BUFFERS: usize = 1024;
 const PART: usize = 64;
 
 /// Moves as many buffers as a call may have through a pipe and through local sockets, with as many files as a message
-/// may have; and closes a socket with many files.
+/// may have, alone and with others in a call; and closes a socket with many files.
 fn messages() -> Result<()> {
     let mut bytes = vec![7u8; BUFFERS * PART];
     let place = bytes.as_mut_ptr() as usize;
@@ -625,6 +625,20 @@ fn messages() -> Result<()> {
                 call(SystemCall::Close, [file as usize, 0, 0, 0, 0, 0])?;
             }
         }
+        // Several such messages in a call, as many as there is room for.
+        let several = |header: &[u8]| {
+            let mut array = [[0; MessageHeader::SIZE_IN_ARRAY]; 4];
+            array.iter_mut().for_each(|place| place[..MessageHeader::SIZE].copy_from_slice(header));
+            array
+        };
+        let batch = |name: SystemCall, socket: u32, mut array: [[u8; MessageHeader::SIZE_IN_ARRAY]; 4]| {
+            let flags = message::DONTWAIT as usize;
+            call(name, [socket as usize, array.as_mut_ptr() as usize, array.len(), flags, 0, 0])
+        };
+        let sent = batch(SystemCall::SendMessages, pair[0], several(&whole))?;
+        expect(sent.clamp(1, 4), sent)?;
+        // Without room for files, which are closed.
+        while batch(SystemCall::ReceiveMessages, pair[1], several(&header(BUFFERS, 0))).is_ok() {}
         // As many messages and files as there is room for, which the other end does not receive.
         let small = header(1, rights.as_ptr() as usize);
         while message(SystemCall::SendMessage, pair[0], &small, message::DONTWAIT).is_ok() {}

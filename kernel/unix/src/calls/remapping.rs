@@ -170,6 +170,8 @@ impl Remapping {
         if !region.protection.allows(Access::Read) {
             apply(Change::Protect(Protection::Read), process, self.old, self.old_length).await?;
         }
+        // What came before took as long as a step may.
+        steps::pause(process).await;
         let mut rest = self.old();
         while !rest.is_empty() {
             let to = start as u64 + (rest.start - self.old as u64);
