@@ -721,7 +721,7 @@ pub mod process_control {
     /// Bytes of a name, with the NUL.
     pub const NAME: usize = 16;
     /// The usual slack of timers.
-    pub const TIMERSLACK_NS: usize = 50_000;
+    pub const TIMERSLACK_NS: u64 = 50_000;
 }
 
 /// Locks on files.

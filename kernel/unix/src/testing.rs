@@ -22,7 +22,7 @@ use abi_queue::completion::{ENTRIES_OFFSET, ENTRY_SIZE, ENTRY_WORDS, HEAD_OFFSET
 use abi_queue::pages::COMPLETION_RING_OFFSET;
 use abi_queue::{Completion, Priority};
 use abi_unix::call::{ASYNCHRONOUS, PRIORITY_SHIFT};
-use abi_unix::types::{AF_UNIX, MessageHeader, TimeSpec, clone, open, signal};
+use abi_unix::types::{AF_UNIX, MessageHeader, TimeSpec, clone, open, process_control, signal};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use coroutine::Table;
 use filesystem::cpio::Writer;
@@ -287,6 +287,9 @@ static LAST_ENDING: Mutex<Option<Ending>> = Mutex::new(None);
 
 /// Runs the first process: starts the process of each test, and waits for all of its descendants.
 fn first(program: &mut Program) {
+    // Sleeps of the tests end when they say, to the nanosecond.
+    let set_slack = process_control::SET_TIMERSLACK as usize;
+    program.call(SystemCall::ProcessControl, [set_slack, 1]).expect("slack can be set");
     loop {
         let test = loop {
             if let Some(test) = lock(&program.world).test.take() {

@@ -206,7 +206,7 @@ struct Attack {
     /// A message with files, and the place for one.
     message: [u8; MessageHeader::SIZE],
     message_vector: [usize; 2],
-    /// The same message several times, and places for as many, without room for files.
+    /// That message several times, and places for as many, without room for files.
     batch: [[u8; MessageHeader::SIZE_IN_ARRAY]; BATCH],
     places: [[AtomicU64; MessageHeader::SIZE_IN_ARRAY / 8]; BATCH],
     rights: [u32; CONTROL / 4 + SENT],

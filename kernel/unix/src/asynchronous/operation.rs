@@ -38,6 +38,7 @@ use crate::process::futex::FutexWait;
 use crate::process::signals::{Interruption, Restart};
 use crate::process::table::Children;
 use crate::process::user::{AddressOut, Buffers, Caller, UserBuffer};
+use crate::process::worker::Worker;
 use crate::process::{CallOwner, Process, table};
 use crate::random;
 use crate::scheduling::executor::{self, SpawnError};
@@ -479,11 +480,10 @@ impl Operation {
     /// Dropping it takes all registrations back. Bytes that were written or sent before stay so.
     pub(crate) fn wait<'a, F: Fn(&Operation, &Waker) -> Interruption + Unpin>(
         self,
-        process: &'a Arc<Process>,
-        deadline: &'a time::Reservation,
+        worker: &'a Worker,
         look: F,
     ) -> Wait<'a, F> {
-        Wait { waiting: Waiting::new(self), process, deadline, alarm: None, look }
+        Wait { waiting: Waiting::new(self), worker, alarm: None, look }
     }
 }
 
@@ -538,8 +538,7 @@ impl Drop for Waiting {
 #[doc(alias = "prepare_to_wait")]
 pub(crate) struct Wait<'a, F: Fn(&Operation, &Waker) -> Interruption + Unpin> {
     waiting: Waiting,
-    process: &'a Arc<Process>,
-    deadline: &'a time::Reservation,
+    worker: &'a Worker,
     alarm: Option<Alarm>,
     look: F,
 }
@@ -550,7 +549,7 @@ const BETWEEN_LOOKS_NS: u64 = 1_000_000;
 impl<F: Fn(&Operation, &Waker) -> Interruption + Unpin> Wait<'_, F> {
     fn set_alarm(&mut self, ticks: u64, waker: &Waker) {
         self.clear_alarm();
-        self.alarm = Some(self.deadline.set(ticks, waker));
+        self.alarm = Some(self.worker.deadline().set(ticks, waker));
     }
 
     fn clear_alarm(&mut self) {
@@ -566,15 +565,17 @@ impl<F: Fn(&Operation, &Waker) -> Interruption + Unpin> Wait<'_, F> {
                 return Poll::Ready(Ok(0));
             }
             if self.alarm.is_none() {
-                self.set_alarm(deadline, waker);
+                // Here alone: a coroutine that sleeps asks for the time that it means.
+                let slack = time::ticks_at_ns(self.worker.timer_slack_ns());
+                self.set_alarm(deadline.saturating_add(slack), waker);
             }
             return Poll::Pending;
         }
-        match self.waiting.poll(self.process, waker) {
+        match self.waiting.poll(&self.worker.process, waker) {
             // Either the call fails so, or it could not be registered with the object that it waits for: without a
             // waker only the call itself can fail.
             Poll::Ready(Err(Errno::ENOMEM)) if !self.waiting.operation.must_be_completed() => {
-                let tried = self.waiting.operation.poll(self.process, None);
+                let tried = self.waiting.operation.poll(&self.worker.process, None);
                 if tried.is_pending() {
                     let soon = Machine::now() + time::ticks_at_ns(BETWEEN_LOOKS_NS);
                     self.set_alarm(soon, waker);

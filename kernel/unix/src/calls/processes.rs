@@ -265,9 +265,8 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
         }
         process_control::GET_DUMPABLE => return Ok(usize::from(process.dump.is_permitted()).into()),
         process_control::SET_DUMPABLE if call.word(1) <= 1 => process.dump.permit(call.word(1) == 1),
-        // Timers are exact.
-        process_control::GET_TIMERSLACK => return Ok(process_control::TIMERSLACK_NS.into()),
-        process_control::SET_TIMERSLACK => {}
+        process_control::GET_TIMERSLACK => return Ok((call.worker.timer_slack_ns() as usize).into()),
+        process_control::SET_TIMERSLACK => call.worker.set_timer_slack_ns(call.word(1) as u64),
         _ => return Err(Errno::EINVAL),
     }
     Ok(0.into())
@@ -279,8 +278,11 @@ mod tests {
 
     use super::*;
     use ::signals::code;
+    use hal_api::Machine as _;
+    use platform::Machine;
 
     use crate::testing::{Program, run};
+    use crate::time;
 
     #[test]
     fn signals_end_the_processes_that_the_number_names() {
@@ -323,6 +325,42 @@ mod tests {
             let magic2 = types::reboot::MAGIC2 as usize;
             let command = types::reboot::POWER_OFF as usize;
             assert_eq!(program.call(SystemCall::Reboot, [magic, magic2, command, 0]), Err(Errno::EPERM));
+        });
+    }
+
+    fn control(program: &mut Program, option: u32, value: usize) -> usize {
+        program.call(SystemCall::ProcessControl, [option as usize, value]).unwrap()
+    }
+
+    /// Returns how late a sleep of a millisecond ends, in ticks.
+    fn lateness(program: &mut Program) -> u64 {
+        let (begin, ns) = (Machine::now(), 1_000_000u64);
+        program.sleep_ns(ns as usize);
+        Machine::now() - begin - time::ticks_at_ns(ns)
+    }
+
+    /// Sleeps of a thread end late by its slack, which its threads and children have from it.
+    #[test]
+    fn sleeps_end_late_by_the_slack_of_their_thread() {
+        use process_control::{GET_TIMERSLACK, SET_TIMERSLACK};
+        const SLACK_NS: usize = 3_000_000;
+        run(|program| {
+            let few = time::ticks_at_ns(100_000);
+            assert!(lateness(program) < few);
+            control(program, SET_TIMERSLACK, SLACK_NS);
+            let late = lateness(program);
+            assert!((time::ticks_at_ns(SLACK_NS as u64)..time::ticks_at_ns(SLACK_NS as u64) + few).contains(&late));
+            let child = program.spawn(|program| {
+                assert_eq!(control(program, GET_TIMERSLACK, 0), SLACK_NS);
+                control(program, SET_TIMERSLACK, 1);
+                assert!(lateness(program) < time::ticks_at_ns(100_000));
+                // That of its beginning.
+                control(program, SET_TIMERSLACK, 0);
+                assert_eq!(control(program, GET_TIMERSLACK, 0), SLACK_NS);
+            });
+            assert_eq!(program.wait_for(child.unwrap()).unwrap().1, 0);
+            control(program, SET_TIMERSLACK, 1 << 62);
+            assert_eq!(control(program, GET_TIMERSLACK, 0), 1 << 62);
         });
     }
 

@@ -170,7 +170,7 @@ impl Remapping {
         if !region.protection.allows(Access::Read) {
             apply(Change::Protect(Protection::Read), process, self.old, self.old_length).await?;
         }
-        // What came before took as long as a step may.
+        // A step ends here: so far it has looked at regions, and mapped one.
         steps::pause(process).await;
         let mut rest = self.old();
         while !rest.is_empty() {

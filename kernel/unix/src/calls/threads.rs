@@ -193,8 +193,11 @@ pub(super) fn create_worker(call: Call<'_>) -> Decoding {
     fresh.set_register(10, call.word(2) as u64);
     fresh.set_register(4, call.word(3) as u64);
     let creator = call.worker;
-    let inherit = |worker: &Worker| worker.signals.inherit(&creator.signals);
-    Ok(switching::start_prepared_worker(process, fresh, inherit)?.index().into())
+    let inherit = |worker: &Worker| {
+        worker.signals.inherit(&creator.signals);
+        worker.inherit_timer_slack(creator);
+    };
+    Ok(switching::start_worker(process, fresh, inherit)?.index().into())
 }
 
 #[inline(always)]

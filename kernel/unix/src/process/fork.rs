@@ -250,8 +250,9 @@ fn start(parent: &Worker, child: &Arc<Process>, copied: Copied) -> Result<(), Er
     if has(flag::CHILD_SETTID) {
         let _ = child.copy_out(words.child, &number);
     }
-    switching::start_prepared_worker(child, context, |worker| {
+    switching::start_worker(child, context, |worker| {
         worker.signals.copy(&parent.signals);
+        worker.inherit_timer_slack(parent);
         // Signals may have come since the process has its number, and found no receiver.
         worker.set_attention(Attention::SIGNAL);
         if has(flag::CHILD_CLEARTID) {

@@ -40,6 +40,7 @@ use crate::process::family::ProcessPlace;
 use crate::process::lending::ProcessMemory;
 use crate::process::shared::{SIZES, Shared};
 use crate::process::user::{USER_END, map_error};
+use crate::process::worker::Worker;
 use crate::process::{self, Origin, Process, switching, table};
 use crate::scheduling::standing::Standing;
 use crate::scheduling::steps;
@@ -686,13 +687,15 @@ impl Plan {
         let id = process.id;
         process.set_name(name);
         *process.executable.lock() = Some(self.program.content.place().clone());
+        let creator = above.as_ref().and_then(|above| above.worker(0));
         if let Some(above) = above {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
             process.dump.set_filter(above.dump.filter());
             process.no_new_rights.store(above.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
             process.set_no_terminal(above.has_no_terminal());
         }
-        if let Err(error) = switching::start_worker(&process, Box::new(context)) {
+        let inherit = |worker: &Worker| creator.iter().for_each(|creator| worker.inherit_timer_slack(creator));
+        if let Err(error) = switching::start_worker(&process, Box::new(context), inherit) {
             table::discard(&process);
             return Err(error);
         }

@@ -41,15 +41,10 @@ use crate::process::{Process, fork, signal_delivery, thread};
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::stretch;
 
-/// Creates a worker and starts it with these registers. `EAGAIN` if the process may not have another; `ENOMEM`.
-/// After an error nothing has happened.
+/// Creates a worker, calls `prepare` with it, and starts it with these registers. `EAGAIN` if the process may not have
+/// another; `ENOMEM`. After an error nothing has happened.
 #[doc(alias = "kernel_clone")]
-pub(crate) fn start_worker(process: &Arc<Process>, context: Box<UserContext>) -> Result<Arc<Worker>, Errno> {
-    start_prepared_worker(process, context, |_| {})
-}
-
-/// Starts a worker as [`start_worker`] does, and calls `prepare` with it before it runs.
-pub(crate) fn start_prepared_worker(
+pub(crate) fn start_worker(
     process: &Arc<Process>,
     context: Box<UserContext>,
     prepare: impl FnOnce(&Worker),
@@ -95,6 +90,7 @@ pub(crate) fn start_thread(
         // Before senders of signals can find it.
         thread.signals.inherit(&creator.signals);
         thread.set_name(creator.name());
+        thread.inherit_timer_slack(creator);
         thread
     })?;
     prepare(&thread);
@@ -160,7 +156,7 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
         Pause::Wait(operation) => {
             let restart = operation.restart();
             let look = |operation: &Operation, waker: &Waker| look_at_signals(worker, context, operation, waker);
-            let result = operation.wait(&worker.process, worker.deadline(), look).await;
+            let result = operation.wait(worker, look).await;
             if result == Err(Errno::EINTR) && !signal_delivery::ends_call(worker, context, restart) {
                 return;
             }

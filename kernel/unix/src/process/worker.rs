@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering,
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
+use abi_unix::types::process_control;
 use abi_unix::{Counter, Errno};
 use coroutine::State;
 use hal_api::{Machine as _, UserContext};
@@ -100,7 +101,22 @@ pub(crate) struct Worker {
     end_word: AtomicUsize,
     /// User address of the head of its list of robust locks (unvalidated); 0 for none.
     robust_list: AtomicUsize,
+    slack: TimerSlack,
     time: Time,
+}
+
+/// Time by which a sleep may end late, so that several sleeps end at one interrupt.
+struct TimerSlack {
+    ns: AtomicU64,
+    /// That of its creator, which 0 stands for.
+    default_ns: AtomicU64,
+}
+
+impl Default for TimerSlack {
+    fn default() -> TimerSlack {
+        let usual = || AtomicU64::new(process_control::TIMERSLACK_NS);
+        TimerSlack { ns: usual(), default_ns: usual() }
+    }
 }
 
 /// Processor time that the worker has used, and time that it has waited.
@@ -151,7 +167,7 @@ impl Worker {
     }
 
     /// Returns the deadline that is reserved for its sleeps.
-    pub(super) fn deadline(&self) -> &time::Reservation {
+    pub(crate) fn deadline(&self) -> &time::Reservation {
         &self.deadline
     }
 
@@ -230,6 +246,7 @@ impl Worker {
             name: [const { AtomicU64::new(0) }; 2],
             end_word: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
+            slack: TimerSlack::default(),
             time: Time::default(),
         }
     }
@@ -276,6 +293,24 @@ impl Worker {
     /// Sets the word that becomes 0 when it ends; 0 for none.
     pub(crate) fn set_end_word(&self, address: usize) {
         self.end_word.store(address, Ordering::Relaxed);
+    }
+
+    /// Returns the nanoseconds by which its sleeps may end late.
+    pub(crate) fn timer_slack_ns(&self) -> u64 {
+        self.slack.ns.load(Ordering::Relaxed)
+    }
+
+    /// Sets by how many nanoseconds its sleeps may end late; 0 for as many as at its creation.
+    pub(crate) fn set_timer_slack_ns(&self, ns: u64) {
+        let ns = if ns == 0 { self.slack.default_ns.load(Ordering::Relaxed) } else { ns };
+        self.slack.ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// Takes over the slack of its creator.
+    pub(crate) fn inherit_timer_slack(&self, creator: &Worker) {
+        let ns = creator.timer_slack_ns();
+        self.slack.default_ns.store(ns, Ordering::Relaxed);
+        self.slack.ns.store(ns, Ordering::Relaxed);
     }
 
     /// Returns the address of the head of its list of robust locks.
