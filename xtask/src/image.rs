@@ -74,6 +74,21 @@ pub fn check(image: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Has `e2fsck` replay the journal of an image and end files without names, as it does at a boot of Linux.
+///
+/// # Errors
+///
+/// It finds something that only a person may mend, which the message has.
+pub fn replay_by_linux(image: &Path) -> anyhow::Result<()> {
+    let e2fsck = program("e2fsck").context("there is no e2fsck")?;
+    let replayed = children::command(e2fsck).arg("-p").arg(image).output().context("cannot run e2fsck")?;
+    // 1: it has changed something.
+    if !matches!(replayed.status.code(), Some(0 | 1)) {
+        bail!("e2fsck -p: {}", String::from_utf8_lossy(&replayed.stdout).trim());
+    }
+    Ok(())
+}
+
 /// A file of this host as the device of a volume.
 #[derive(Clone)]
 struct FileDevice(Rc<File>, u64);

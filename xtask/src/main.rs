@@ -67,6 +67,7 @@ mod sel4_layout;
 mod serial;
 mod size;
 mod soak;
+mod storms;
 mod structure;
 mod suites;
 mod symbols;

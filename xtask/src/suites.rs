@@ -48,6 +48,7 @@ use crate::profile::Sampler;
 use crate::programs::LinuxMachine;
 use crate::serial::{TestLine, test_line};
 use crate::soak;
+use crate::storms::{Files, Storm};
 use crate::toolchain::{self, Item, Toolchain};
 use crate::workspace::{self, Crate, CrateTarget, Workspace};
 
@@ -579,6 +580,13 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
             }
             "power cut" => short.push(on_all_harts.part(name, Boots::power_cut)),
             POWER_CUTS_OF_A_VOLUME => short.push(on_all_harts.part(name, Boots::volume_cuts)),
+            RANDOM_CUTS => short.push(on_all_harts.part(name, Boots::random_cuts)),
+            ROOT_ON_A_DISK => {
+                for harts in arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]) {
+                    let boots = boots(chosen_machine(arguments, Some(harts)));
+                    short.push(boots.part(name, Boots::root_on_a_disk));
+                }
+            }
             "restart" => short.push(on_all_harts.part(name, Boots::restart)),
             "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
@@ -922,10 +930,12 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 15] = [
     FAILING_ALLOCATIONS,
     "power cut",
     POWER_CUTS_OF_A_VOLUME,
+    RANDOM_CUTS,
+    ROOT_ON_A_DISK,
     "restart",
     "status of the shell",
     "backtraces of programs",
@@ -943,6 +953,34 @@ const STD_SUITE: &str = "std-suite";
 
 /// The part that cuts the power off a machine that writes to a volume.
 const POWER_CUTS_OF_A_VOLUME: &str = "cut volume";
+
+/// The part that cuts the power off at random moments, and the word of the environment that says how often.
+const RANDOM_CUTS: &str = "random cuts";
+const NUMBER_OF_RANDOM_CUTS: &str = "COPS_CUTS";
+const USUAL_RANDOM_CUTS: u64 = 10;
+
+/// The part that runs a portion of the suite with a disk as the root of all paths.
+const ROOT_ON_A_DISK: &str = "root on a disk";
+
+/// Parts of the names of the tests that run with a disk as the root. The programs of an archive cannot be changed, and
+/// those of a disk can.
+const ON_A_ROOT: [&str; 12] = [
+    "process::",
+    "ext4::",
+    "shell::",
+    "fork::",
+    "file::written",
+    "file::appending",
+    "file::positions",
+    "file::vectors",
+    "file::directories",
+    "file::duplicates",
+    "file::mounts",
+    "file::processes",
+];
+
+/// Bytes of a disk that is the root.
+const ROOT_SIZE: u64 = 128 << 20;
 
 /// The part with failing allocations.
 const FAILING_ALLOCATIONS: &str = "failing allocations";
@@ -1114,6 +1152,31 @@ impl<'a> Boots<'a> {
     }
 }
 
+/// Returns the files at the top of an image's volume, whose journal is replayed, by way of an empty folder.
+fn files_of(image: &Path, folder: &Path) -> Result<Files> {
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    image::copy_files(image, |name| Some(folder.join(String::from_utf8_lossy(name).into_owned())))?;
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    entries
+        .map(|entry| {
+            let entry = entry?;
+            Ok((entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path())?))
+        })
+        .collect()
+}
+
+/// Random moments (splitmix64).
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ mixed >> 31
+    }
+}
+
 impl Boots<'_> {
     /// Runs the tests that need a clock that counts instructions, or the filtered part of them.
     fn counted(&self, log: &Path, filter: Option<String>, show: Show) -> Found {
@@ -1188,6 +1251,108 @@ impl Boots<'_> {
             show(&format!("after the cut behind file {files} the volume was whole, with all files that it had"));
         }
         Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+    }
+
+    /// Cuts the power off at random moments while a program makes all kinds of changes of a volume, and compares the
+    /// volume each time with the changes that were announced and acknowledged. In turns e2fsck and the library replay
+    /// its journal.
+    fn random_cuts(&self, log: &Path, show: Show) -> Found {
+        if !image::tools_are_there() {
+            show("left out: e2fsprogs are not installed");
+            return Ok((Tally { passed: 1, failed: 0 }, Vec::new()));
+        }
+        let cuts = match std::env::var(NUMBER_OF_RANDOM_CUTS) {
+            Ok(text) => text.parse().with_context(|| format!("{NUMBER_OF_RANDOM_CUTS}={text} is no number"))?,
+            Err(_) => USUAL_RANDOM_CUTS,
+        };
+        let seed = std::env::var("COPS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+        let (volume, copy) = (log.with_extension("volume"), log.with_extension("replayed"));
+        image::make(&volume, VOLUME_SIZE, None)?;
+        let (mut storm, mut moments) = (Storm::default(), Moments(seed));
+        for cut in 1..=cuts {
+            let moment = Duration::from_millis(20 + moments.next() % 1500);
+            self.storm_until(moment, cut + (seed << 10), &volume, &mut storm, log)?;
+            std::fs::copy(&volume, &copy)?;
+            let replayer = if cut % 2 == 0 { "e2fsck" } else { "the library" };
+            let looked = || {
+                if cut % 2 == 0 {
+                    image::replay_by_linux(&copy)?;
+                }
+                let found = files_of(&copy, &log.with_extension("files"))?;
+                image::check(&copy)?;
+                anyhow::Ok(found)
+            };
+            let found = looked().and_then(|found| storm.compare(found));
+            let context = || format!("after cut {cut} of seed {seed}, {replayer} had replayed {}", copy.display());
+            found.with_context(context)?;
+            if cut % 10 == 0 || cut == cuts {
+                show(&format!("{cut} cuts of seed {seed}: whole, with all of {} changes", storm.lasting()));
+            }
+        }
+        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+    }
+
+    /// Boots a machine that changes a volume, and cuts its power off so long after the first change.
+    fn storm_until(&self, moment: Duration, boot: u64, volume: &Path, storm: &mut Storm, log: &Path) -> Result<()> {
+        let words = ["--act", "storm-volume", &boot.to_string()].map(String::from);
+        let harts = self.machine.harts.unwrap_or(HARTS[(boot / 2) as usize % HARTS.len()]);
+        let machine = cli::Machine { harts: Some(harts), ..self.machine.clone() };
+        let line = command_line(PROGRAM, &words)?;
+        let mut configuration = self.context.configuration(&self.products, &machine, line);
+        configuration.disks.push(volume.to_path_buf());
+        let board = &self.context.board;
+        let mut guest = Guest::start(&self.toolchain.qemu, board, &configuration, log, Echo::LogOnly)?;
+        let mut taken = Ok(());
+        guest.wait_for("the first change", SILENCE_LIMIT, |line| {
+            taken = storm.take(line);
+            (taken.is_err() || line.starts_with("begin ")).then_some(())
+        })?;
+        taken?;
+        let mut take_all = |guest: &mut Guest, limit| {
+            let mut taken = Ok(());
+            let failure = guest.wait_for("the cut", limit, |line| {
+                taken = storm.take(line);
+                taken.is_err().then_some(())
+            });
+            taken.map(|()| failure.err())
+        };
+        match take_all(&mut guest, moment)? {
+            Some(Failure { kind: FailureKind::TooLate { .. }, .. }) => {}
+            failure => bail!("the machine has ended before the cut: {failure:?}"),
+        }
+        guest.end();
+        take_all(&mut guest, END_LIMIT)?;
+        Ok(())
+    }
+
+    /// Runs a portion of the suite in a machine whose root of all paths is a disk, which is whole afterwards.
+    fn root_on_a_disk(&self, log: &Path, show: Show) -> Found {
+        if !image::tools_are_there() {
+            show("left out: e2fsprogs are not installed");
+            return Ok((Tally { passed: 1, failed: 0 }, Vec::new()));
+        }
+        let folder = log.with_extension("root.d");
+        for name in ["bin", "dev", "etc", "proc", "run", "tmp"] {
+            let path = folder.join(name);
+            std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        }
+        for (name, file) in &self.products.files {
+            std::fs::copy(file, folder.join("bin").join(name))
+                .with_context(|| format!("cannot copy {}", file.display()))?;
+        }
+        let (root, volume) = (log.with_extension("root"), log.with_extension("volume"));
+        image::make(&root, ROOT_SIZE, Some(&folder))?;
+        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        image::make(&volume, VOLUME_SIZE, None)?;
+        let line = format!("root=/dev/vdc rw {}", command_line(PROGRAM, &ON_A_ROOT.map(String::from))?);
+        let mut configuration = self.context.configuration(&self.products, &self.machine, line);
+        configuration.disks.extend([empty_disk(log)?, volume, root.clone()]);
+        let board = &self.context.board;
+        let mut guest = Guest::start(&self.toolchain.qemu, board, &configuration, log, Echo::LogOnly)?;
+        let found = follow(&mut guest, show)?;
+        guest.end();
+        image::check(&root).context("the root after the end of the machine")?;
+        Ok(found)
     }
 
     /// Lets a program restart the machine, which then starts it again.

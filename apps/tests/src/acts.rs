@@ -127,6 +127,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "use-volume" | "write-volume" | "map-volume" | "run-from-volume" | "end-on-volume" => {
             crate::ext4::act(name).await
         }
+        "storm-volume" => crate::storm::act(bytes(argument) as u64),
         "use-disk" | "write-disk" | "check-disk" => crate::disk::act(name).await,
         "touch" => touch(bytes(argument)),
         "orphan" => orphan().await,

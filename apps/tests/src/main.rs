@@ -46,6 +46,7 @@ mod scheduling;
 mod server;
 mod shell;
 mod signals;
+mod storm;
 mod terminal;
 mod thread;
 mod time;
