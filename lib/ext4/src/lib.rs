@@ -30,5 +30,6 @@ mod volume;
 pub use device::{Device, DeviceFailed};
 pub use superblock::Refusal;
 pub use volume::{
-    Access, Attributes, Change, Clock, Entry, Error, NewFile, Replacement, Stamp, Unlinked, Usage, Volume, kind,
+    Access, AttributeMode, Attributes, Change, Clock, Entry, Error, NewFile, Replacement, Stamp, Unlinked, Usage,
+    Volume, kind,
 };

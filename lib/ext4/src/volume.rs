@@ -9,7 +9,8 @@ use rsext4::{
     BlockIo, Clock as ClockOfLibrary, DeviceCapabilities, DeviceGeometry, DirectoryCursor, Ext4, Ext4Error,
     Ext4ErrorKind, Ext4FileSystem, Ext4Result, Ext4Timestamp, FileExtentState, FileExtentTarget, FileName,
     FilePermissions, InodeInfo, InodeMetadataUpdate, InodeNumber, Jbd2Dev, MountOptions, MountServices,
-    MountedServices, MutationContext, NoopObserver, RenameOptions, SectorId, UnlinkOutcome,
+    MountedServices, MutationContext, NoopObserver, RenameOptions, SectorId, UnlinkOutcome, XattrNamespace,
+    XattrSetMode,
 };
 
 use crate::device::{Device, Sectors};
@@ -179,6 +180,24 @@ pub enum Replacement {
     Exchange,
 }
 
+/// Whether an extended attribute may be there before it is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttributeMode {
+    /// It may.
+    Any,
+    /// It must not.
+    Create,
+    /// It must.
+    Replace,
+}
+
+/// The namespaces of extended attributes, as texts and as the disk has them.
+const NAMESPACES: [(&[u8], XattrNamespace); 3] = [
+    (b"user.", XattrNamespace::User),
+    (b"trusted.", XattrNamespace::Trusted),
+    (b"security.", XattrNamespace::Security),
+];
+
 /// A file that has lost a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlinked {
@@ -225,6 +244,8 @@ pub struct Volume<D: Device> {
     grown: Grown,
     /// Number of changes since the library's state of the volume began.
     changes: u32,
+    /// Blocks of files were freed, and it does not last yet that they are free.
+    has_freed: bool,
 }
 
 impl<D: Device> Volume<D> {
@@ -245,6 +266,7 @@ impl<D: Device> Volume<D> {
             access,
             known: BTreeSet::new(),
             grown: Grown::default(),
+            has_freed: false,
             changes: 0,
         };
         let root = volume.attributes(ROOT).map_err(|_| Refusal::Damaged("the root directory"))?;
@@ -381,6 +403,7 @@ impl<D: Device> Volume<D> {
         if target.len() as u64 >= self.usage()?.block_size.min(LONGEST_TARGET) {
             return Err(Error::NameTooLong);
         }
+        self.settle_freed_blocks()?;
         let file = NewFile { owner, permissions: 0o777 };
         let (number, name, _) = self.place_for(directory, name, file)?;
         self.make_in(directory, |library| library.create_symlink(context_of(file), number, name, target))
@@ -529,10 +552,12 @@ impl<D: Device> Volume<D> {
         let file = self.attributes(inode)?;
         let target = number(inode)?;
         if file.is(kind::REGULAR) && file.size > FREED_IN_A_STEP && file.sectors > 0 {
+            self.has_freed = true;
             self.change(|library| library.truncate_inode(target, file.size - FREED_IN_A_STEP))?;
             return Ok(false);
         }
         self.known.remove(&inode);
+        self.has_freed |= file.sectors > 0;
         self.change(|library| library.reap_unlinked_inode(target)).map(|()| true)
     }
 
@@ -565,6 +590,9 @@ impl<D: Device> Volume<D> {
         // A write that found no block in the middle would leave the blocks before it without an owner.
         if usage.blocks.1 < bytes.len() as u64 / usage.block_size + BLOCKS_OF_A_CHANGE {
             return Err(Error::NoSpace);
+        }
+        if self.has_freed && !self.has_blocks(inode, offset, bytes.len() as u64)? {
+            self.settle_freed_blocks()?;
         }
         self.overwrite(inode, offset, bytes)
     }
@@ -603,6 +631,8 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::TooLarge`] and those of all changes.
     pub fn truncate(&mut self, inode: u32, length: u64) -> Result<(), Error> {
+        let file = self.attributes(inode)?;
+        self.has_freed |= length < file.size && file.sectors > 0;
         let inode = number(inode)?;
         self.change(|library| library.truncate_inode(inode, length))
     }
@@ -669,6 +699,71 @@ impl<D: Device> Volume<D> {
         Ok(listed?.into_iter().map(entry).collect())
     }
 
+    /// Returns the value of an extended attribute, whose name begins with its namespace.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Unsupported`] for other namespaces than `user`, `trusted` and `security`,
+    /// [`Error::Invalid`] for an empty name behind one.
+    pub fn extended_attribute(&mut self, inode: u32, name: &[u8]) -> Result<Vec<u8>, Error> {
+        let ((namespace, name), inode) = (namespace_of(name)?, number(inode)?);
+        self.act(|library| library.get_xattr(inode, namespace, name))
+    }
+
+    /// Returns the names of all extended attributes, each with a zero behind it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn extended_attributes(&mut self, inode: u32) -> Result<Vec<u8>, Error> {
+        let inode = number(inode)?;
+        let mut list = Vec::new();
+        for found in self.act(|library| library.list_xattrs(inode))? {
+            // Others are the file system's own.
+            let known = NAMESPACES.iter().find(|(_, namespace)| *namespace == found.namespace);
+            let Some((prefix, _)) = known else { continue };
+            list.try_reserve(prefix.len() + found.name.len() + 1).map_err(|_| Error::OutOfMemory)?;
+            list.extend_from_slice(prefix);
+            list.extend_from_slice(&found.name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    /// Gives a file an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`] and [`Error::NotFound`] as the mode says, [`Error::NoSpace`] also for a value that is
+    /// too long, and those of [`extended_attribute`](Volume::extended_attribute) and of all changes.
+    pub fn set_extended_attribute(
+        &mut self,
+        inode: u32,
+        name: &[u8],
+        value: &[u8],
+        mode: AttributeMode,
+    ) -> Result<(), Error> {
+        let ((namespace, name), inode) = (namespace_of(name)?, number(inode)?);
+        let mode = match mode {
+            AttributeMode::Any => XattrSetMode::Upsert,
+            AttributeMode::Create => XattrSetMode::Create,
+            AttributeMode::Replace => XattrSetMode::Replace,
+        };
+        if self.access == Access::Write && self.usage()?.blocks.1 < BLOCKS_OF_A_CHANGE {
+            return Err(Error::NoSpace);
+        }
+        // Values outside of the inode have a block, which may go.
+        self.has_freed = true;
+        self.change(|library| library.set_xattr(inode, namespace, name, value, mode))
+    }
+
+    /// Takes an extended attribute from a file.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], and those of [`extended_attribute`](Volume::extended_attribute) and of all changes.
+    pub fn remove_extended_attribute(&mut self, inode: u32, name: &[u8]) -> Result<(), Error> {
+        let ((namespace, name), inode) = (namespace_of(name)?, number(inode)?);
+        self.has_freed = true;
+        self.change(|library| library.remove_xattr(inode, namespace, name))
+    }
+
     /// Returns its sizes.
     ///
     /// # Errors
@@ -690,8 +785,23 @@ impl<D: Device> Volume<D> {
         if self.access == Access::Read {
             return Ok(());
         }
-        self.act(Ext4::sync)?;
+        self.commit()?;
         if self.grown.wrong.is_empty() { Ok(()) } else { self.begin_again() }
+    }
+
+    /// Has everything last that was changed.
+    fn commit(&mut self) -> Result<(), Error> {
+        self.act(Ext4::sync)?;
+        self.has_freed = false;
+        Ok(())
+    }
+
+    /// Has it last that freed blocks are free, before bytes of a file may get them: after a power cut before that they
+    /// would be in the file that had the blocks. (`rsext4` 0.9.2 gives freed blocks away at once. Blocks of directories
+    /// and the like are written to the journal, so they get freed blocks only together with the news that these are
+    /// free.)
+    fn settle_freed_blocks(&mut self) -> Result<(), Error> {
+        if self.has_freed && self.access == Access::Write { self.commit() } else { Ok(()) }
     }
 
     /// Ends the library's state of the volume and begins a new one. Not while there are files without names, which
@@ -709,7 +819,7 @@ impl<D: Device> Volume<D> {
     /// Ends the library's state of the volume, which is whole then.
     fn end_library(&mut self) -> Result<(), Error> {
         if self.access == Access::Write {
-            self.act(Ext4::sync)?;
+            self.commit()?;
         }
         self.act(Ext4::unmount)?;
         self.library = None;
@@ -873,6 +983,13 @@ fn number(inode: u32) -> Result<InodeNumber, Error> {
 
 fn name_of(name: &[u8]) -> Result<FileName<'_>, Error> {
     FileName::new(name).map_err(|_| Error::Invalid)
+}
+
+/// Splits the name of an extended attribute behind its namespace.
+fn namespace_of(name: &[u8]) -> Result<(XattrNamespace, &[u8]), Error> {
+    let split = |(prefix, namespace): &(&[u8], XattrNamespace)| Some((*namespace, name.strip_prefix(*prefix)?));
+    let (namespace, rest) = NAMESPACES.iter().find_map(split).ok_or(Error::Unsupported)?;
+    if rest.is_empty() { Err(Error::Invalid) } else { Ok((namespace, rest)) }
 }
 
 fn nameless(outcome: UnlinkOutcome) -> Option<u32> {

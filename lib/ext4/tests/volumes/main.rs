@@ -255,3 +255,42 @@ fn older_layouts_are_read_and_written() {
         end(volume, &image);
     }
 }
+
+/// Blocks that were freed have no bytes of other files before it lasts that they are free: after a power cut they are
+/// those of the files that had them.
+#[test]
+fn a_file_that_a_power_cut_brings_back_has_its_own_bytes() {
+    type Freed = fn(&mut Volume<Image>, u32);
+    let ways: [(&str, Freed); 3] = [
+        ("cut off", |volume, file| volume.truncate(file, 0).unwrap()),
+        ("cut off in part", |volume, file| volume.truncate(file, 10_000).unwrap()),
+        ("removed", |volume, file| {
+            volume.unlink(volume.root(), b"a").unwrap();
+            while !volume.end_file(file).unwrap() {}
+        }),
+    ];
+    for (way, free) in ways {
+        const LENGTH: usize = 60_000;
+        let Some(image) = Image::make(8, &[]) else { return };
+        let mut volume = mount(&image);
+        let root = volume.root();
+        let file = volume.create(root, b"a", FILE).unwrap().inode;
+        volume.write(file, 0, &[1; LENGTH]).unwrap();
+        volume.synchronise().unwrap();
+        free(&mut volume, file);
+        for number in 0..40 {
+            let other = volume.create(root, format!("b{number}").as_bytes(), FILE).unwrap().inode;
+            volume.write(other, 0, &[2; LENGTH]).unwrap();
+            let cut = image.copy();
+            let mut after = mount(&cut);
+            if let Some(found) = after.look_up(root, b"a").unwrap() {
+                let mut bytes = vec![0; LENGTH];
+                let length = after.read(found.inode, 0, &mut bytes).unwrap();
+                assert!([0, 10_000, LENGTH].contains(&length), "{way}: {length} bytes");
+                assert!(bytes[..length].iter().all(|byte| *byte == 1), "{way}: bytes of file {number}");
+            }
+            end(after, &cut);
+        }
+        end(volume, &image);
+    }
+}

@@ -666,10 +666,11 @@ mod tests {
                 ["/tmp/volume/m", "/tmp/volume/m/file", "tmpfs"].map(|name| text(program, name));
             let here = types::AT_FDCWD as usize;
             assert_eq!(program.call(SystemCall::MakeDirectory, [here, point, 0o755]), Ok(0));
-            for (name, byte) in [("bad", 5), ("old", 6)] {
+            // The second one has no blocks: a write after the end of a file with blocks has everything last.
+            for (name, length) in [("bad", 4096), ("old", 0)] {
                 let file = open(program, name, CREATED).unwrap();
-                program.write(page, &[byte; 4096]);
-                assert_eq!(program.call(SystemCall::Write, [file, page, 4096]), Ok(4096));
+                program.write(page, &[5; 4096]);
+                assert_eq!(program.call(SystemCall::Write, [file, page, length]), Ok(length));
                 program.call(SystemCall::Close, [file]).unwrap();
             }
             assert_eq!(unmount(program), Ok(0));
