@@ -13,6 +13,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define COPS_SYS_setxattr 5
+#define COPS_SYS_lsetxattr 6
+#define COPS_SYS_fsetxattr 7
+#define COPS_SYS_getxattr 8
+#define COPS_SYS_lgetxattr 9
+#define COPS_SYS_fgetxattr 10
+#define COPS_SYS_listxattr 11
+#define COPS_SYS_llistxattr 12
+#define COPS_SYS_flistxattr 13
+#define COPS_SYS_removexattr 14
+#define COPS_SYS_lremovexattr 15
+#define COPS_SYS_fremovexattr 16
 #define COPS_SYS_getcwd 17
 #define COPS_SYS_eventfd2 19
 #define COPS_SYS_epoll_create1 20
@@ -246,6 +258,7 @@
 #define COPS_ENOSYS 38 /* function not implemented */
 #define COPS_ENOTEMPTY 39 /* directory not empty */
 #define COPS_ELOOP 40 /* too many levels of symbolic links */
+#define COPS_ENODATA 61 /* no such attribute */
 #define COPS_EPROTO 71 /* protocol error */
 #define COPS_EOVERFLOW 75 /* value too large for its type */
 #define COPS_ELIBBAD 80 /* the dynamic linker is not an executable of this machine */

@@ -130,6 +130,31 @@ macro_rules! system_calls {
 }
 
 system_calls! {
+    /// Gives a file an extended attribute: a name with its namespace, `user`, `trusted` or `security`, and a value.
+    /// Flags `XATTR_CREATE`, `XATTR_REPLACE`. `EOPNOTSUPP` for a file that is not on a volume.
+    SetAttribute = 5 setxattr(path: Path, name: Input, value: Input, size: Length, flags: Number) Never;
+    /// Does as `setxattr`, of a symbolic link itself.
+    SetAttributeOfLink = 6 lsetxattr(path: Path, name: Input, value: Input, size: Length, flags: Number) Never;
+    /// Does as `setxattr`, of an open file.
+    SetAttributeOfFile = 7 fsetxattr(descriptor: Descriptor, name: Input, value: Input, size: Length, flags: Number) Never;
+    /// Reads an extended attribute, or with no room its length. `ENODATA` if there is none.
+    GetAttribute = 8 getxattr(path: Path, name: Input, value: Output, size: Length) Never;
+    /// Does as `getxattr`, of a symbolic link itself.
+    GetAttributeOfLink = 9 lgetxattr(path: Path, name: Input, value: Output, size: Length) Never;
+    /// Does as `getxattr`, of an open file.
+    GetAttributeOfFile = 10 fgetxattr(descriptor: Descriptor, name: Input, value: Output, size: Length) Never;
+    /// Lists the names of extended attributes, each with a NUL, or with no room their length.
+    ListAttributes = 11 listxattr(path: Path, names: Output, size: Length) Never;
+    /// Does as `listxattr`, of a symbolic link itself.
+    ListAttributesOfLink = 12 llistxattr(path: Path, names: Output, size: Length) Never;
+    /// Does as `listxattr`, of an open file.
+    ListAttributesOfFile = 13 flistxattr(descriptor: Descriptor, names: Output, size: Length) Never;
+    /// Takes an extended attribute from a file. `ENODATA` if there is none.
+    RemoveAttribute = 14 removexattr(path: Path, name: Input) Never;
+    /// Does as `removexattr`, of a symbolic link itself.
+    RemoveAttributeOfLink = 15 lremovexattr(path: Path, name: Input) Never;
+    /// Does as `removexattr`, of an open file.
+    RemoveAttributeOfFile = 16 fremovexattr(descriptor: Descriptor, name: Input) Never;
     /// Writes the working directory's path; returns its length with the NUL.
     GetCurrentDirectory = 17 getcwd(buffer: Output, size: Length) Never;
     /// Creates a counter: writes add to it, reads take it and wait while it is 0. Flags `EFD_SEMAPHORE`,

@@ -76,6 +76,7 @@ error_numbers! {
     ENOSYS = 38, "function not implemented";
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many levels of symbolic links";
+    ENODATA = 61, "no such attribute";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large for its type";
     ELIBBAD = 80, "the dynamic linker is not an executable of this machine";

@@ -348,8 +348,23 @@ macro_rules! scripts {
     (@ waits) => { true };
 }
 
+/// Name of an extended attribute.
+const ATTRIBUTE: &CStr = c"user.a";
+
 /// Calls that leave the process unchanged.
 const SCRIPTS: &[Script] = scripts![
+    SetAttribute "": |state| with([path(OWN_PATH), path(ATTRIBUTE), state.at(0), 8, 0]), nothing;
+    SetAttributeOfLink "": |state| with([path(OWN_PATH), path(ATTRIBUTE), state.at(0), 8, 0]), nothing;
+    SetAttributeOfFile "": |state| with([state.file()?, path(ATTRIBUTE), state.at(0), 8, 0]), nothing;
+    GetAttribute "": |state| with([path(OWN_PATH), path(ATTRIBUTE), state.at(OUTPUT), 8]), nothing;
+    GetAttributeOfLink "": |state| with([path(OWN_PATH), path(ATTRIBUTE), state.at(OUTPUT), 8]), nothing;
+    GetAttributeOfFile "": |state| with([state.file()?, path(ATTRIBUTE), state.at(OUTPUT), 8]), nothing;
+    ListAttributes "": |state| with([path(OWN_PATH), state.at(OUTPUT), 8]), nothing;
+    ListAttributesOfLink "": |state| with([path(OWN_PATH), state.at(OUTPUT), 8]), nothing;
+    ListAttributesOfFile "": |state| with([state.file()?, state.at(OUTPUT), 8]), nothing;
+    RemoveAttribute "": |_| with([path(OWN_PATH), path(ATTRIBUTE)]), nothing;
+    RemoveAttributeOfLink "": |_| with([path(OWN_PATH), path(ATTRIBUTE)]), nothing;
+    RemoveAttributeOfFile "": |state| with([state.file()?, path(ATTRIBUTE)]), nothing;
     GetCurrentDirectory "": |state| with([state.at(OUTPUT), 100]), nothing;
     EventCounter "": |_| with([0, 0]), close;
     MemoryFile "": |_| with([path(FILE), 0]), close;

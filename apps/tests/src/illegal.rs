@@ -129,7 +129,17 @@ pub async fn calls() -> Outcome {
     let slave = must!(system::terminal::open_slave(master.raw(), open::RDWR | open::NOCTTY));
     let (master, slave) = (number(&master), number(&slave));
 
+    let attribute = c"user.a".as_ptr() as usize;
     let cases: &[(SystemCall, &[usize], &[Errno])] = &[
+        (SetAttribute, &[existing, attribute, buffer, 1, 3], &[EINVAL]),
+        (SetAttribute, &[existing, attribute, buffer, 1 << 20, 0], &[E2BIG]),
+        (SetAttribute, &[existing, empty, buffer, 1, 0], &[ERANGE]),
+        (SetAttributeOfFile, &[CLOSED, attribute, buffer, 1, 0], &[EBADF]),
+        (GetAttribute, &[missing, attribute, buffer, 1], &[ENOENT]),
+        (GetAttribute, &[existing, attribute, buffer, 1], &[EOPNOTSUPP]),
+        (GetAttributeOfFile, &[writer, attribute, buffer, 1], &[EOPNOTSUPP]),
+        (ListAttributes, &[missing, buffer, 1], &[ENOENT]),
+        (RemoveAttribute, &[existing, attribute], &[EOPNOTSUPP]),
         (GetCurrentDirectory, &[buffer, 1], &[ERANGE]),
         (Duplicate, &[CLOSED], &[EBADF]),
         (Duplicate, &[minus_one], &[EBADF]),
@@ -566,8 +576,21 @@ pub async fn addresses() -> Outcome {
     let notification = notification.to_bytes();
     let notification = notification.as_ptr() as usize;
 
+    let attribute = c"user.a".as_ptr() as usize;
     // Arguments with which each call would work. Each address that is not 0 is made wrong in turn.
     let cases: &[(SystemCall, &[usize])] = &[
+        (SetAttribute, &[existing, attribute, buffer, 1, 0]),
+        (SetAttributeOfLink, &[existing, attribute, buffer, 1, 0]),
+        (SetAttributeOfFile, &[file, attribute, buffer, 1, 0]),
+        (GetAttribute, &[existing, attribute, 0, 0]),
+        (GetAttributeOfLink, &[existing, attribute, 0, 0]),
+        (GetAttributeOfFile, &[file, attribute, 0, 0]),
+        (ListAttributes, &[existing, 0, 0]),
+        (ListAttributesOfLink, &[existing, 0, 0]),
+        (ListAttributesOfFile, &[file, 0, 0]),
+        (RemoveAttribute, &[existing, attribute]),
+        (RemoveAttributeOfLink, &[existing, attribute]),
+        (RemoveAttributeOfFile, &[file, attribute]),
         (GetCurrentDirectory, &[buffer, 100]),
         (EpollControl, &[number(watching.descriptor()), epoll::CTL_ADD as usize, reader, buffer]),
         (MakeNode, &[here, other, 0o010_644, 0]),

@@ -14,6 +14,7 @@
 //! has saved all registers already. All other calls are functions of their own, so that the visit stays short.
 
 pub(crate) mod call;
+mod extended_attributes;
 mod files;
 mod locks;
 mod mapping;
@@ -340,6 +341,11 @@ fn decode_other(call: Call<'_>) -> Decoding {
         SetSocketOption => sockets::set_option(call),
         GetSocketOption => sockets::get_option(call),
         Shutdown => sockets::shut_down(call),
+
+        SetAttribute | SetAttributeOfLink | SetAttributeOfFile => extended_attributes::set(call),
+        GetAttribute | GetAttributeOfLink | GetAttributeOfFile => extended_attributes::get(call),
+        ListAttributes | ListAttributesOfLink | ListAttributesOfFile => extended_attributes::list(call),
+        RemoveAttribute | RemoveAttributeOfLink | RemoveAttributeOfFile => extended_attributes::remove(call),
 
         GetScheduling => scheduling::get(call),
         SetScheduling => scheduling::set(call),

@@ -37,7 +37,7 @@ use core::task::{Context, Poll, Waker};
 use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
-use ext4::{Access, Attributes, Change, Entry, NewFile, Replacement, Stamp, Usage, Volume, kind};
+use ext4::{Access, AttributeMode, Attributes, Change, Entry, NewFile, Replacement, Stamp, Usage, Volume, kind};
 use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp};
 use hal_api::Machine as _;
 use memory::{Frame, MemoryObject, OutOfMemory};
@@ -124,6 +124,14 @@ pub(crate) enum VolumeRequest {
     Change(VolumeNode, Change),
     /// List names from a place on.
     List(VolumeNode, u64, usize),
+    /// Give a file an extended attribute.
+    SetAttribute { node: VolumeNode, name: Vec<u8>, value: Vec<u8>, mode: AttributeMode },
+    /// Read an extended attribute.
+    GetAttribute(VolumeNode, Vec<u8>),
+    /// List the names of extended attributes.
+    ListAttributes(VolumeNode),
+    /// Take an extended attribute from a file.
+    RemoveAttribute(VolumeNode, Vec<u8>),
     /// Have all changes last, of a file or of all.
     Synchronise(Option<VolumeNode>),
     /// Change the access.
@@ -151,6 +159,10 @@ impl VolumeRequest {
             | Write { node, .. }
             | Truncate(node, _)
             | Change(node, _)
+            | SetAttribute { node, .. }
+            | GetAttribute(node, _)
+            | ListAttributes(node)
+            | RemoveAttribute(node, _)
             | List(node, ..) => node.0.is_lost(),
             Link(file, directory, _) => file.0.is_lost() || directory.0.is_lost(),
             Rename(places, _) => places.iter().any(|(directory, _)| directory.0.is_lost()),
@@ -829,11 +841,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Rename(places, replacement) => {
                 self.rename(places, *replacement, &job.request).map(|()| VolumeAnswer::Done)
             }
-            VolumeRequest::ReadLink(link) => {
-                let target = volume.read_link(link.number()).map_err(errno_of)?;
-                let length = target.len();
-                Ok(VolumeAnswer::Bytes(target, length))
-            }
+            VolumeRequest::ReadLink(link) => volume.read_link(link.number()).map(all_bytes).map_err(errno_of),
             VolumeRequest::Read { node, offset, bytes } => self.read(node, *offset, bytes.capacity()),
             VolumeRequest::ReadAhead { node, first, count } => {
                 self.read_ahead(node, *first..first.saturating_add(*count))
@@ -851,6 +859,20 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             }
             VolumeRequest::List(directory, place, most) => {
                 volume.list(directory.number(), *place, *most).map(VolumeAnswer::Entries).map_err(errno_of)
+            }
+            VolumeRequest::SetAttribute { node, name, value, mode } => {
+                let set = volume.set_extended_attribute(node.number(), name, value, *mode);
+                set.map(|()| VolumeAnswer::Done).map_err(errno_of_attribute)
+            }
+            VolumeRequest::GetAttribute(node, name) => {
+                volume.extended_attribute(node.number(), name).map(all_bytes).map_err(errno_of_attribute)
+            }
+            VolumeRequest::ListAttributes(node) => {
+                volume.extended_attributes(node.number()).map(all_bytes).map_err(errno_of)
+            }
+            VolumeRequest::RemoveAttribute(node, name) => {
+                let removed = volume.remove_extended_attribute(node.number(), name);
+                removed.map(|()| VolumeAnswer::Done).map_err(errno_of_attribute)
             }
             VolumeRequest::Synchronise(node) => self.write_and_synchronise(node.as_ref()),
             VolumeRequest::Remount(access) => self.remount(*access),
@@ -1020,9 +1042,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 look(directory);
             }
             VolumeRequest::Rename(places, _) => places.iter().for_each(|(directory, _)| look(directory)),
-            VolumeRequest::Write { node, .. } | VolumeRequest::Truncate(node, _) | VolumeRequest::Change(node, _) => {
-                look(node)
-            }
+            VolumeRequest::Write { node, .. }
+            | VolumeRequest::Truncate(node, _)
+            | VolumeRequest::SetAttribute { node, .. }
+            | VolumeRequest::RemoveAttribute(node, _)
+            | VolumeRequest::Change(node, _) => look(node),
             _ => return,
         }
         if let Ok(usage) = volume.usage() {
@@ -1933,6 +1957,20 @@ fn errno_of(error: ext4::Error) -> Errno {
     }
 }
 
+/// Returns the answer with these bytes, all of which were read.
+fn all_bytes(bytes: Vec<u8>) -> VolumeAnswer {
+    let length = bytes.len();
+    VolumeAnswer::Bytes(bytes, length)
+}
+
+/// Returns the error of an operation on an extended attribute.
+fn errno_of_attribute(error: ext4::Error) -> Errno {
+    match error {
+        ext4::Error::NotFound => Errno::ENODATA,
+        error => errno_of(error),
+    }
+}
+
 /// Spawns the coroutine of a volume.
 fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     executor::spawn_for_kernel(Priority::DEFAULT, work);
@@ -1991,7 +2029,7 @@ pub(crate) mod tests {
         assert_eq!(tool(&["e2fsck", "-fn"], &receiver.recv().unwrap()).map(|(is_whole, _)| is_whole), Some(true));
     }
 
-    pub(super) fn text(program: &mut Program, text: &str) -> usize {
+    pub(crate) fn text(program: &mut Program, text: &str) -> usize {
         program.store(format!("{text}\0").as_bytes())
     }
 
@@ -2005,7 +2043,7 @@ pub(crate) mod tests {
         program.call(SystemCall::Unmount, [at, 0])
     }
 
-    pub(super) fn open(program: &mut Program, name: &str, flags: u32) -> Result<usize, Errno> {
+    pub(crate) fn open(program: &mut Program, name: &str, flags: u32) -> Result<usize, Errno> {
         let path = text(program, &format!("/tmp/volume/{name}"));
         program.call(SystemCall::Open, [HERE, path, flags as usize, 0o644])
     }
