@@ -827,6 +827,21 @@ const SCRIPTS: &[Script] = scripts![
         let receiver = state.local(SOCK_SEQPACKET)?.1;
         with([receiver, state.message(100, (0, 0)), 0])
     }, nothing;
+    SendMessages "with files": |state| {
+        let (socket, file) = (state.local(SOCK_DGRAM)?.0, state.pipe(0)?.0);
+        let control = state.put(256, &[16 + 12, 1 | 1 << 32, file | file << 32, file]);
+        with([socket, state.message(4000, (control, 28)), 1, 0])
+    }, nothing;
+    ReceiveMessages "with files": |state| {
+        let ((sender, receiver), file) = (state.local(SOCK_STREAM)?, state.pipe(0)?.0);
+        network::send_files(sender as i32, &[1; 100], &[file as i32], 0)?;
+        let control = state.at(OUTPUT);
+        with([receiver, state.message(100, (control, 64)), 1, 0, 0])
+    }, close_received;
+    ReceiveMessages "nothing" waits: |state| {
+        let receiver = state.local(SOCK_SEQPACKET)?.1;
+        with([receiver, state.message(100, (0, 0)), 1, 0, 0])
+    }, nothing;
     SetSocketOption "": |state| {
         let (socket, value) = (state.socket(SOCK_STREAM)?, state.put(0, &[1]));
         with([socket, socket_option::SOL_SOCKET as usize, socket_option::SO_REUSEADDR as usize, value, 4])
