@@ -725,6 +725,27 @@ mod tests {
         });
     }
 
+    /// Programs copy through a buffer then.
+    #[test]
+    fn ranges_of_files_are_not_copied_by_the_kernel() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let files = ["from", "to"].map(|name| open(program, name, CREATED).unwrap());
+            let copy = |program: &mut Program, [from, to]: [usize; 2]| {
+                program.call(SystemCall::CopyFileRange, [from, 0, to, 0, 10, 0])
+            };
+            let in_memory = program.create(b"/tmp/copy\0", types::open::RDWR);
+            for pair in [files, [files[0], in_memory], [in_memory, files[1]]] {
+                assert_eq!(copy(program, pair), Err(Errno::EXDEV));
+            }
+            for file in [files[0], files[1], in_memory] {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            program.remove(b"/tmp/copy\0");
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
     #[test]
     fn a_reader_of_pages_in_memory_needs_no_disk() {
         with_volume(|program| {
