@@ -105,8 +105,8 @@ const PROGRAM: &CStr = c"/bin/hello";
 /// Files in a message, and those of them that a receiver takes.
 const SENT: usize = message::MOST_FILES;
 const RECEIVED: usize = 8;
-/// Messages of a call that moves several.
-const BATCH: usize = 8;
+/// Messages of a call that moves several: a socket takes no more with so many files.
+const BATCH: usize = 2;
 /// Bytes of control messages before their data.
 const CONTROL: usize = 16;
 /// Directory of mounts.
