@@ -24,7 +24,7 @@ struct Change {
 }
 
 /// The files that a volume is to have, and the change under way.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Storm {
     /// The files as the acknowledged changes have left them.
     files: Files,
