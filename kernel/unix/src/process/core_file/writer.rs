@@ -490,3 +490,26 @@ fn auxiliary(process: &Process) -> heapless::Vec<u8, { 16 * MOST_AUXILIARY }> {
     }
     vector
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn the_regions_of_a_process_are_planned_in_their_order() {
+        run(|program| {
+            let process = program.process();
+            let ranges = process.space().lock().regions().map(|region| region.range).collect::<Vec<_>>();
+            let mut planned = Vec::new();
+            let mut at = 0;
+            loop {
+                let Some(region) = process.space().lock().dumped_region_above(at) else { break };
+                at = region.view.range.end;
+                planned.push(part_of(&process, &region));
+            }
+            assert!(planned.iter().map(|part| part.start..part.end).eq(ranges.iter().cloned()));
+            assert!(planned.iter().all(|part| (part.start..=part.end).contains(&part.dumped)));
+        });
+    }
+}
