@@ -491,9 +491,7 @@ impl Attack {
                 if !self.is_asynchronous() {
                     (0..BATCH).try_for_each(|_| self.send_files())?;
                 }
-                let header = self.header_of_a_place(0);
-                self.places.iter().for_each(|place| store(place, &header));
-                with([of(&self.local.1), at(&self.places), BATCH, message::WAITFORONE as usize, 0])
+                with([of(&self.local.1), self.places(), BATCH, message::WAITFORONE as usize, 0])
             }
             GetSocketName => with([of(&self.datagrams), buffer, at(&self.size)]),
             GetPeerName => with([of(&self.connection.0), buffer, at(&self.size)]),
@@ -658,6 +656,13 @@ impl Attack {
         let room = if self.is_asynchronous() { 0 } else { size_of_val(&self.received) as u64 };
         store(&self.place, &self.header_of_a_place(room));
         at(&self.place)
+    }
+
+    /// Makes the places of a batch ready; returns their address.
+    fn places(&self) -> usize {
+        let header = self.header_of_a_place(0);
+        self.places.iter().for_each(|place| store(place, &header));
+        at(&self.places)
     }
 
     fn header_of_a_place(&self, room: u64) -> [u8; MessageHeader::SIZE] {

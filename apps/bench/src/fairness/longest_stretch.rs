@@ -579,6 +579,21 @@ async fn signals() -> Result<()> {
 const BUFFERS: usize = 1024;
 const PART: usize = 64;
 
+/// Sends several messages in a call, as many as there is room for, and receives them without room for files, which are
+/// closed.
+fn batches(pair: [u32; 2], sent: &[u8], received: &[u8]) -> Result<()> {
+    let batch = |name: SystemCall, socket: u32, header: &[u8]| {
+        let mut array = [[0; MessageHeader::SIZE_IN_ARRAY]; 4];
+        array.iter_mut().for_each(|place| place[..MessageHeader::SIZE].copy_from_slice(header));
+        let flags = message::DONTWAIT as usize;
+        call(name, [socket as usize, array.as_mut_ptr() as usize, array.len(), flags, 0, 0])
+    };
+    let count = batch(SystemCall::SendMessages, pair[0], sent)?;
+    expect(count.clamp(1, 4), count)?;
+    while batch(SystemCall::ReceiveMessages, pair[1], received).is_ok() {}
+    Ok(())
+}
+
 /// Moves as many buffers as a call may have through a pipe and through local sockets, with as many files as a message
 /// may have, alone and with others in a call; and closes a socket with many files.
 fn messages() -> Result<()> {
@@ -625,20 +640,7 @@ fn messages() -> Result<()> {
                 call(SystemCall::Close, [file as usize, 0, 0, 0, 0, 0])?;
             }
         }
-        // Several such messages in a call, as many as there is room for.
-        let several = |header: &[u8]| {
-            let mut array = [[0; MessageHeader::SIZE_IN_ARRAY]; 4];
-            array.iter_mut().for_each(|place| place[..MessageHeader::SIZE].copy_from_slice(header));
-            array
-        };
-        let batch = |name: SystemCall, socket: u32, mut array: [[u8; MessageHeader::SIZE_IN_ARRAY]; 4]| {
-            let flags = message::DONTWAIT as usize;
-            call(name, [socket as usize, array.as_mut_ptr() as usize, array.len(), flags, 0, 0])
-        };
-        let sent = batch(SystemCall::SendMessages, pair[0], several(&whole))?;
-        expect(sent.clamp(1, 4), sent)?;
-        // Without room for files, which are closed.
-        while batch(SystemCall::ReceiveMessages, pair[1], several(&header(BUFFERS, 0))).is_ok() {}
+        batches(pair, &whole, &header(BUFFERS, 0))?;
         // As many messages and files as there is room for, which the other end does not receive.
         let small = header(1, rights.as_ptr() as usize);
         while message(SystemCall::SendMessage, pair[0], &small, message::DONTWAIT).is_ok() {}
@@ -646,14 +648,13 @@ fn messages() -> Result<()> {
         for _ in 0..300 {
             let _ = message(SystemCall::SendMessage, pair[0], &none, message::DONTWAIT);
         }
-        for end in [pair[1], pair[0]] {
-            call(SystemCall::Close, [end as usize, 0, 0, 0, 0, 0])?;
-        }
+        close([pair[1], pair[0]])?;
     }
-    for end in ends {
-        call(SystemCall::Close, [end as usize, 0, 0, 0, 0, 0])?;
-    }
-    Ok(())
+    close(ends)
+}
+
+fn close(ends: [u32; 2]) -> Result<()> {
+    ends.iter().try_for_each(|&end| call(SystemCall::Close, [end as usize, 0, 0, 0, 0, 0]).map(drop))
 }
 
 /// Makes connections over the loopback device, of a stream and of datagrams: a socket that sends, and one that
