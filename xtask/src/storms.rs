@@ -5,7 +5,7 @@
 //! before it or after it, each for itself where the change is no rename. A word of a file is the number of the change
 //! that has written it and its place; so a word of another file, or of a place that was free before, is found out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -143,11 +143,12 @@ impl Storm {
     pub fn compare(&mut self, found: Files) -> Result<()> {
         let begun = self.begun.take();
         let is_file = |name: &&String| name.starts_with('s');
-        let all: Vec<&String> = self.files.keys().chain(found.keys()).filter(is_file).collect();
         let mut after = self.files.clone();
         if let Some(change) = &begun {
             change.apply(&mut after);
         }
+        let all: BTreeSet<&String> =
+            self.files.keys().chain(after.keys()).chain(found.keys()).filter(is_file).collect();
         let same = |expected: &Files| all.iter().all(|name| expected.get(*name) == found.get(*name));
         if !same(&self.files) && !same(&after) {
             for name in all {

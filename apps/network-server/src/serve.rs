@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::{Ready, ready};
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
@@ -229,12 +229,17 @@ fn accept(customer: &Customer, id: ListenerId, context: &mut Context<'_>) -> Res
         return Ok(Poll::Pending);
     };
     drop(stack);
+    // Listeners of this server have addresses of IPv4, and so have their peers.
+    let IpAddr::V4(address) = peer.ip() else {
+        customer.end(Socket::Connection(connection));
+        return Ok(Poll::Ready(answer(Status::Invalid)));
+    };
     let inserted = customer.sockets.lock().insert(Socket::Connection(connection));
     let Some(number) = inserted else {
         customer.end(Socket::Connection(connection));
         return Ok(Poll::Ready(answer(Status::Limit)));
     };
-    let (address, port) = (u64::from(peer.ip().to_bits()), u64::from(peer.port()));
+    let (address, port) = (u64::from(address.to_bits()), u64::from(peer.port()));
     Ok(Poll::Ready([Status::Done as u64, number, address, port, 0, 0, 0]))
 }
 
