@@ -602,7 +602,13 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// Those of all changes.
     pub fn overwrite(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let size = self.attributes(inode)?.size;
         let inode = number(inode)?;
+        if offset > size {
+            // The library clears what lies in the last block behind the end only where a file is made longer by itself.
+            // A store that was written before a power cut, but whose file had not lastingly become longer, is there.
+            self.change(|library| library.truncate_inode(inode, offset))?;
+        }
         self.change(|library| library.write_inode(inode, offset, bytes))
     }
 
@@ -746,7 +752,10 @@ impl<D: Device> Volume<D> {
             AttributeMode::Create => XattrSetMode::Create,
             AttributeMode::Replace => XattrSetMode::Replace,
         };
-        if self.access == Access::Write && self.usage()?.blocks.1 < BLOCKS_OF_A_CHANGE {
+        let usage = self.usage()?;
+        // Refused here already: the library would copy it several times first.
+        let is_too_long = value.len() as u64 > usage.block_size;
+        if is_too_long || self.access == Access::Write && usage.blocks.1 < BLOCKS_OF_A_CHANGE {
             return Err(Error::NoSpace);
         }
         // Values outside of the inode have a block, which may go.

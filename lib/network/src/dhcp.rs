@@ -414,6 +414,8 @@ impl Client {
             (ServerMessage::Refusal(by), Stage::Requesting { server, .. }) if server == by => {
                 let at = now + self.pause();
                 self.start_again(at);
+                // One that offers and refuses lets others win as well.
+                self.silent = Some(server);
                 None
             }
             (ServerMessage::Refusal(by), Stage::Bound(loan)) if by == loan.server || loan.rebinding <= now => {

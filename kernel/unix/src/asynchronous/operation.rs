@@ -624,6 +624,11 @@ struct AsynchronousCall {
     call: Submitted,
 }
 
+fn is_cancelled_batch(call: &AsynchronousCall) -> bool {
+    let operation = &call.waiting.operation;
+    matches!(operation, Operation::Messages(_)) && call.call.is_given_up(&call.process, operation)
+}
+
 /// Bytes of kernel memory for a call in flight, at most: its coroutine or object, and its entries in tables and lists.
 pub(crate) const MEMORY_OF_A_CALL: usize = {
     let (coroutine, object) = (size_of::<AsynchronousCall>(), size_of::<input::InputCall>());
@@ -649,6 +654,8 @@ impl Future for AsynchronousCall {
                 // Bytes that were moved before memory for waiting ran out are the result.
                 Poll::Ready(Err(Errno::ENOMEM)) => this.waiting.operation.give_up(Errno::ENOMEM),
                 Poll::Ready(result) => result,
+                // The message that had to be completed was, and another is awaited.
+                Poll::Pending if is_cancelled_batch(this) => this.waiting.operation.give_up(Errno::ECANCELED),
                 Poll::Pending => {
                     // It may have been boosted because it had been ready for long, for this time only.
                     let priority = this.process.standing.worth(this.call.priority());

@@ -17,11 +17,14 @@ use crate::calls::call::{Call, Decoding};
 use crate::calls::paths::{Effect, follow, path_from};
 use crate::files::mounts::{Halt, Node, Path, Place};
 use crate::files::volume::{VolumeAnswer, VolumeNode, VolumeRequest};
+use crate::process::accounts::Resource;
 use crate::process::authority;
 
 /// Bytes of the longest name (`XATTR_NAME_MAX`), value (`XATTR_SIZE_MAX`) and list (`XATTR_LIST_MAX`).
 const LONGEST_NAME: usize = 255;
 const LONGEST_VALUE: usize = 65_536;
+/// Bytes of the largest block of a volume that is mounted, in which a value must fit.
+const LONGEST_ON_A_VOLUME: usize = 4096;
 
 /// Performs a call on the file that its first argument names.
 fn on_file(
@@ -115,12 +118,19 @@ pub(super) fn set(call: Call<'_>) -> Decoding {
     if length > LONGEST_VALUE {
         return Err(Errno::E2BIG);
     }
+    // No volume has a place for more, whatever its blocks.
+    if length > LONGEST_ON_A_VOLUME {
+        return Err(Errno::ENOSPC);
+    }
     call.admitted()?;
+    // As long as the call goes on, also while the value waits with its request.
+    let charge = call.process().account.charge(Resource::Memory, length)?;
     let mut value = Vec::new();
     value.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
     value.resize(length, 0);
     call.process().copy_in(call.address(2), &mut value)?;
     on_file(&call, move |call, path, place| {
+        let _ = &charge;
         let node = permitted(call, place, &name, Use::Change)?;
         // One attempt asks, and takes the value with it.
         let request =

@@ -560,6 +560,10 @@ impl MountedVolume {
             return Poll::Ready(None);
         }
         queue.worker = Some(waker.clone());
+        // An end that has come since the look above has found no worker to wake.
+        if !self.nameless.lock().is_empty() || self.has_released() {
+            return Poll::Ready(Some(None));
+        }
         let changed = self.changed.lock();
         if !changed.files.is_empty() {
             queue.alarm = Some(self.reservation.set(changed.expires, waker));

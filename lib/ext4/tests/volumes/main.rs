@@ -294,3 +294,28 @@ fn a_file_that_a_power_cut_brings_back_has_its_own_bytes() {
         end(volume, &image);
     }
 }
+
+/// Bytes in the last block behind a file's end, as a power cut can leave them, never become a part of the file.
+#[test]
+fn a_write_behind_the_end_shows_nothing_of_the_last_block() {
+    const MARK: &[u8] = b"the beginning of the file that is looked for on the disk";
+    for write in [Volume::write, Volume::overwrite] {
+        let Some(image) = Image::make(8, &[]) else { return };
+        let mut volume = mount(&image);
+        let root = volume.root();
+        let file = volume.create(root, b"a", FILE).unwrap().inode;
+        volume.write(file, 0, MARK).unwrap();
+        end(volume, &image);
+        let bytes = image.bytes();
+        let place = bytes.windows(MARK.len()).rposition(|window| window == MARK).unwrap();
+        let tail = place + MARK.len()..(place + 1).next_multiple_of(4096);
+        image.change(tail.start, &vec![7; tail.len()]);
+        let mut volume = mount(&image);
+        write(&mut volume, file, 1000, b"x").unwrap();
+        let mut found = vec![0; 2000];
+        assert_eq!(volume.read(file, 0, &mut found), Ok(1001));
+        assert_eq!(&found[..MARK.len()], MARK);
+        assert!(found[MARK.len()..1000].iter().all(|byte| *byte == 0), "bytes from behind the end");
+        end(volume, &image);
+    }
+}

@@ -228,7 +228,12 @@ impl<W: WaitsOnStack> Desk<'_, W> {
         let mut place = 0;
         loop {
             let entries = self.volume.as_mut()?.list(above.inode, place, ENTRIES_AT_A_TIME).map_err(errno_of).ok()?;
-            place = entries.last()?.next;
+            let next = entries.last()?.next;
+            // A directory that is damaged could lead back.
+            if next <= place {
+                return None;
+            }
+            place = next;
             let is_meant = |entry: &Entry| entry.inode == directory.number && entry.name != b"." && entry.name != b"..";
             if let Some(found) = entries.into_iter().find(is_meant) {
                 return Some((above, found.name));
