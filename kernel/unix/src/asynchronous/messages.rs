@@ -530,6 +530,34 @@ mod tests {
         });
     }
 
+    /// The list of a call's buffers is the caller's as long as the call is in flight.
+    #[test]
+    fn lists_of_buffers_are_charged() {
+        run(|program| {
+            let (_, receiver) = program.socket_pair(types::SOCK_DGRAM);
+            let (reader, _writer) = program.pipe(0);
+            let place = program.place(1024);
+            let buffers: Vec<_> = (0..1024).map(|index| (place + index, 1)).collect();
+            let header = program.message_header(&buffers, (0, 0));
+            let list = usize::from_le_bytes(program.read(header + 16, 8).try_into().unwrap());
+            let charged = |program: &Program| program.process().account.used(Resource::Memory);
+            let calls =
+                [(SystemCall::ReadVector, [reader, list, 1024]), (SystemCall::ReceiveMessage, [receiver, header, 0])];
+            for (token, (call, arguments)) in (1..).zip(calls) {
+                const LIST: usize = 1024 * size_of::<[usize; 2]>();
+                let before = charged(program);
+                assert_eq!(program.submit(call, arguments, token), None);
+                program.sleep_ns(100_000);
+                let during = charged(program);
+                assert!(during >= before + LIST, "{}: {before} {during}", call.name());
+                assert_eq!(program.call(SystemCall::Cancel, [token as usize]), Ok(0));
+                assert_eq!(program.await_completions(), [(token, Err(Errno::ECANCELED))]);
+                let after = charged(program);
+                assert!(after + LIST <= during, "{}: {during} {after}", call.name());
+            }
+        });
+    }
+
     /// All bytes of a call belong to the files that came with its first one, however many parts they went in, and
     /// whatever interrupts come.
     #[test]

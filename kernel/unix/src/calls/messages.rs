@@ -84,7 +84,7 @@ pub(super) fn send_gathered(
     if flags & !SENDING != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let sending = MessageToSend::new(file, Buffers::from_buf([buffer]), flags, address, None);
+    let sending = MessageToSend::new(file, buffer.into(), flags, address, None);
     Ok(Operation::SendMessage(kept(sending)).into())
 }
 
@@ -93,7 +93,7 @@ pub(super) fn send_gathered(
 #[inline(never)]
 pub(super) fn receive_as_message(call: Call<'_>, file: Arc<OpenFile>) -> Decoding {
     require_socket(&file)?;
-    let (buffers, flags) = (Buffers::from_buf([call.buffer(1)?]), call.unsigned(3));
+    let (buffers, flags) = (Buffers::from(call.buffer(1)?), call.unsigned(3));
     if flags & !RECEIVING != 0 {
         return Err(Errno::EOPNOTSUPP);
     }

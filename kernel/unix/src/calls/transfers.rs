@@ -16,6 +16,7 @@ use crate::files::file::OpenFile;
 use crate::files::gathered::MOST_BYTES;
 use crate::files::mounts::{Node, Place};
 use crate::process::Process;
+use crate::process::accounts::Resource;
 use crate::process::user::{Buffers, LARGEST_TRANSFER, UserBuffer};
 
 /// Greatest number of buffers of one vector call (`IOV_MAX`).
@@ -24,16 +25,16 @@ pub(super) const MOST_BUFFERS: usize = 1024;
 #[inline(always)]
 pub(super) fn read(call: Call<'_>) -> Decoding {
     let (file, buffer) = (call.file(0)?, checked_buffer(&call, 1)?);
-    Ok(Operation::Read { file, buffers: Buffers::from_buf([buffer]), done: 0 }.into())
+    Ok(Operation::Read { file, buffers: buffer.into(), done: 0 }.into())
 }
 
 #[inline(always)]
 pub(super) fn write(call: Call<'_>) -> Decoding {
     let (file, buffer) = (call.file(0)?, checked_buffer(&call, 1)?);
     if buffer.len() > MOST_BYTES && file.must_gather(&[buffer]).is_some() {
-        return Ok(gathering(file, Buffers::from_buf([buffer])).into());
+        return Ok(gathering(file, buffer.into()).into());
     }
-    Ok(Operation::Write { file, buffers: Buffers::from_buf([buffer]), written: 0 }.into())
+    Ok(Operation::Write { file, buffers: buffer.into(), written: 0 }.into())
 }
 
 /// Returns the write of inseparable bytes, which are gathered first.
@@ -266,9 +267,15 @@ fn checked_buffer(call: &Call<'_>, argument: usize) -> Result<UserBuffer, Errno>
 pub(super) fn vector(process: &Process, address: usize, count: usize) -> Result<Buffers, Errno> {
     /// Number of entries that are copied together.
     const COPIED_AT_ONCE: usize = 128;
+    /// Number of entries that each call in flight has paid for.
+    const SHORT: usize = 8;
     if count > MOST_BUFFERS {
         return Err(Errno::EINVAL);
     }
+    let charge = match count {
+        0..=SHORT => None,
+        _ => Some(process.account.charge(Resource::Memory, count * size_of::<UserBuffer>())?),
+    };
     let mut buffers = Vec::new();
     buffers.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
     let (mut place, mut left) = (address, LARGEST_TRANSFER);
@@ -279,7 +286,7 @@ pub(super) fn vector(process: &Process, address: usize, count: usize) -> Result<
         place += size_of_val(entries);
         UserBuffer::add_to(&mut buffers, entries, &mut left)?;
     }
-    Ok(Buffers::from_vec(buffers))
+    Buffers::new(buffers, charge)
 }
 
 #[cfg(test)]

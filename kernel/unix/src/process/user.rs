@@ -4,18 +4,19 @@
 //! carry such numbers, with overflow and range checked once at construction; only [`Process`](crate::process::Process)
 //! turns them into bytes.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use core::net::SocketAddr;
+use core::ops::Deref;
 
 use abi_unix::Errno;
 use abi_unix::types::{TimeSpec, bytes_of_address};
 use memory::space::MapError;
-use smallvec::SmallVec;
 use usermode::Fault;
 
-use crate::process::accounts::Account;
+use crate::process::accounts::{Account, Charge};
 use crate::scheduling::steps::Ends;
 
 /// First address behind the user half.
@@ -179,8 +180,52 @@ impl UserBuffer {
     }
 }
 
-/// Buffers of one vector call; a single buffer, the common case, needs no allocation.
-pub(crate) type Buffers = SmallVec<[UserBuffer; 1]>;
+/// Buffers of one call; a single buffer, the common case, needs no allocation.
+pub(crate) enum Buffers {
+    /// One.
+    One([UserBuffer; 1]),
+    /// Those of a vector call.
+    // An array of one, because a box can be made fallibly on stable Rust only from a vector.
+    Many(Box<[ManyBuffers; 1]>),
+}
+
+/// The list of a vector call's buffers, which its caller pays for: calls in flight keep theirs.
+pub(crate) struct ManyBuffers {
+    list: Vec<UserBuffer>,
+    /// The charge for the list, unless it is short.
+    _charge: Option<Charge>,
+}
+
+impl Buffers {
+    /// Makes those of a vector call, with the charge for a list that is not short. `ENOMEM`.
+    pub(crate) fn new(list: Vec<UserBuffer>, charge: Option<Charge>) -> Result<Buffers, Errno> {
+        if let [buffer] = list[..] {
+            return Ok(buffer.into());
+        }
+        let mut many = Vec::new();
+        many.try_reserve_exact(1).map_err(|_| Errno::ENOMEM)?;
+        many.push(ManyBuffers { list, _charge: charge });
+        many.into_boxed_slice().try_into().map(Buffers::Many).map_err(|_| Errno::ENOMEM)
+    }
+}
+
+impl From<UserBuffer> for Buffers {
+    fn from(buffer: UserBuffer) -> Buffers {
+        Buffers::One([buffer])
+    }
+}
+
+impl Deref for Buffers {
+    type Target = [UserBuffer];
+
+    #[inline]
+    fn deref(&self) -> &[UserBuffer] {
+        match self {
+            Buffers::One(buffer) => buffer,
+            Buffers::Many(many) => &many[0].list,
+        }
+    }
+}
 
 /// Returns the error of a call whose copy met this fault.
 pub(crate) fn errno_of_fault(fault: Fault) -> Errno {
