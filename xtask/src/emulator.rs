@@ -103,24 +103,29 @@ pub fn of_benchmarks(context: &Context, qemu: &Path) -> PathBuf {
 /// Returns the program of Debian's backports, and fetches it unless the cache has it.
 fn newer(progress: &Progress, name: &str) -> Result<PathBuf> {
     let (suite, package) = NEWER;
-    let directory = cache()?.join(format!("qemu-{suite}"));
-    let program = directory.join(name);
+    let program = cache()?.join(format!("qemu-{suite}")).join(name);
     if program.exists() {
         return Ok(program);
     }
     if !toolchain::is_release_of_debian(SUITE) {
         bail!("install QEMU 8.1 or later");
     }
-    remove_leftovers(&directory);
-    // Beside its place, so that the last step is a renaming.
+    keep(&program, |work| fetch_newer(progress, suite, package, name, work))?;
+    Ok(program)
+}
+
+/// Puts a program into the cache that `make` makes in a directory of its own.
+fn keep(program: &Path, make: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
+    let directory = program.parent().context("the cache is no directory")?;
+    remove_leftovers(directory);
+    // Beside its place, so that the last step is a renaming. Two at once do not meet.
     let work = directory.with_extension(format!("part-{}", std::process::id()));
-    let fetched = fetch_newer(progress, suite, package, name, &work);
-    let kept = fetched.and_then(|fetched| {
-        std::fs::create_dir_all(&directory)?;
-        std::fs::rename(&fetched, &program).with_context(|| format!("cannot keep {}", program.display()))
+    let kept = make(&work).and_then(|made| {
+        std::fs::create_dir_all(directory)?;
+        std::fs::rename(&made, program).with_context(|| format!("cannot keep {}", program.display()))
     });
     let _ = std::fs::remove_dir_all(&work);
-    kept.map(|()| program)
+    kept
 }
 
 /// Fetches a package and unpacks it in a new directory. Returns the program, which starts on this host.
@@ -166,17 +171,7 @@ pub fn build(context: &Context, machine: Variant) -> Result<()> {
     let program = cached(board, &patches)?;
     if !program.exists() {
         toolchain::ensure_on_host(&NEEDS, &context.progress)?;
-        let directory = program.parent().context("the cache is no directory")?;
-        remove_leftovers(directory);
-        // Beside its place, so that the last step is a renaming. Two builds at once do not meet.
-        let work = directory.with_extension(format!("part-{}", std::process::id()));
-        let made = make(&context.progress, &board.qemu.program, &patches, &work);
-        let kept = made.and_then(|made| {
-            std::fs::create_dir_all(directory)?;
-            std::fs::rename(&made, &program).with_context(|| format!("cannot keep {}", program.display()))
-        });
-        let _ = std::fs::remove_dir_all(&work);
-        kept?;
+        keep(&program, |work| make(&context.progress, &board.qemu.program, &patches, work))?;
     }
     println!("{}", program.display());
     Ok(())
