@@ -166,7 +166,7 @@ impl Configuration {
 
     /// Gives the machine the address that QEMU's user network expects, without asking its DHCP server.
     pub fn fix_network_address(&mut self) {
-        self.command_line.insert_str(0, "ip=10.0.2.15::10.0.2.2:255.255.255.0::::10.0.2.3 ");
+        self.command_line.insert_str(0, "ip=10.0.2.15::10.0.2.2:255.255.255.0::::10.0.2.3 ipv6.disable=1 ");
     }
 
     /// Makes the kernel load programs at fixed addresses.

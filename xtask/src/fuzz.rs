@@ -24,11 +24,12 @@ struct Target {
     program: Option<&'static str>,
 }
 
-const TARGETS: [Target; 7] = [
+const TARGETS: [Target; 8] = [
     Target { name: "elf", package: "program", program: Some("image") },
     Target { name: "cpio", package: "filesystem", program: Some("archive") },
     Target { name: "device_tree", package: "platform", program: None },
     Target { name: "frames", package: "network", program: Some("faults") },
+    Target { name: "discovery", package: "network", program: Some("six") },
     Target { name: "virtqueue", package: "virtio", program: None },
     Target { name: "ring", package: "ring", program: None },
     Target { name: "messages", package: "kernel-micro", program: None },

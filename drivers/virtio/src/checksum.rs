@@ -12,23 +12,25 @@ const ETHERNET_HEADER: usize = 14;
 /// Prepares a frame whose TCP or UDP checksum is empty (virtio 1.2 section 5.1.6.2): writes the sum of the pseudo
 /// header there and returns the device's part. `None` for a frame that needs no checksum.
 pub(crate) fn prepare(frame: &mut [u8]) -> Option<Request> {
+    const HEADER_OF_SIX: usize = 40;
     let ip = frame.get(ETHERNET_HEADER..)?;
-    if frame.get(12..14)? != [8, 0] || ip.first()? >> 4 != 4 {
-        return None;
-    }
-    let header = usize::from(ip.first()? & 0xf) * 4;
-    let offset = match ip.get(9)? {
+    let half = |at: usize| Some(u16::from_be_bytes([*ip.get(at)?, *ip.get(at + 1)?]));
+    let (header, protocol, total, addresses) = match (frame.get(12..14)?, ip.first()? >> 4) {
+        ([8, 0], 4) => (usize::from(ip.first()? & 0xf) * 4, *ip.get(9)?, usize::from(half(2)?), ip.get(12..20)?),
+        ([0x86, 0xdd], 6) => (HEADER_OF_SIX, *ip.get(6)?, HEADER_OF_SIX + usize::from(half(4)?), ip.get(8..40)?),
+        _ => return None,
+    };
+    let offset = match protocol {
         6 => 16,
         17 => 6,
         _ => return None,
     };
-    let total = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
     let length = total.checked_sub(header)?;
     if header < 20 || length < offset + 2 || ip.len() < total {
         return None;
     }
-    let mut sum = u32::from(*ip.get(9)?) + length as u32;
-    for pair in ip.get(12..20)?.chunks_exact(2) {
+    let mut sum = u32::from(protocol) + length as u32;
+    for pair in addresses.chunks_exact(2) {
         sum += u32::from(u16::from_be_bytes([pair[0], pair[1]]));
     }
     while sum > 0xffff {

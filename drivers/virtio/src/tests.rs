@@ -341,6 +341,35 @@ fn two_stacks_talk_through_two_devices() {
     }
 }
 
+#[test]
+fn the_device_completes_a_checksum_of_six() {
+    for (protocol, header, at) in [(6, 20, 16), (17, 8, 6)] {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0];
+        let length = header + 7;
+        frame.extend([0, length as u8, protocol, 64]);
+        frame.extend((0..32).map(|byte| byte * 7));
+        frame.extend((0..length as u8).map(|byte| byte ^ 0x5a));
+        let start = frame.len() - length;
+        frame[start + at..start + at + 2].fill(0);
+        let request = crate::checksum::prepare(&mut frame).unwrap();
+        assert_eq!((usize::from(request.start), usize::from(request.offset)), (start, at));
+        // The device's part, and then the whole as a receiver sees it.
+        let sum = |bytes: &[u8]| -> u16 {
+            let pairs = bytes.chunks(2).map(|pair| u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+            let sum: u32 = pairs.map(u32::from).sum();
+            ((sum & 0xffff) + (sum >> 16)) as u16
+        };
+        let checksum = !sum(&frame[start..]);
+        frame[start + at..start + at + 2].copy_from_slice(&checksum.to_be_bytes());
+        let whole = [&frame[22..54], &[0, length as u8, 0, protocol], &frame[54..]].concat();
+        assert_eq!(sum(&whole), 0xffff, "protocol {protocol}");
+        // Cut off, or of another kind.
+        assert_eq!(crate::checksum::prepare(&mut frame[..start + length - 1].to_vec()), None);
+        frame[20] = 58;
+        assert_eq!(crate::checksum::prepare(&mut frame), None);
+    }
+}
+
 /// A device writes arbitrary words to arbitrary places of its rings, and changes its registers' answers.
 #[test]
 fn fuzz_virtqueue() {

@@ -15,8 +15,8 @@
 pub const LARGEST_FRAME: usize = 1514;
 
 /// Number of leading bytes that suffice to find a frame's receiver, unless its headers have options: the Ethernet, IPv4
-/// and TCP headers.
-pub const BEGINNING: usize = 60;
+/// or IPv6, and TCP headers, as far as the flags.
+pub const BEGINNING: usize = 76;
 
 /// An Ethernet device.
 ///

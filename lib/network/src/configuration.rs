@@ -1,6 +1,6 @@
 //! Configuration of a stack, and results of its operations.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::dhcp::is_of_a_host;
 use crate::secrets::Seeds;
@@ -63,6 +63,35 @@ pub enum Addressing {
     /// A DHCP server, which is asked from the first poll on. Until it answers, packets to other hosts are
     /// [`Unreachable`](crate::Error::Unreachable).
     Leased,
+}
+
+/// Part that the host takes in IPv6 on the Ethernet interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SixAddressing {
+    /// None: packets of IPv6 stay within the host.
+    #[default]
+    Off,
+    /// A link-local address alone; routers' advertisements do not count.
+    LinkLocal,
+    /// A link-local address, and those for which routers advertise prefixes (RFC 4862).
+    Automatic,
+}
+
+/// An address of the host over IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SixAddress {
+    /// The address.
+    pub address: Ipv6Addr,
+    /// Number of leading bits that name the network.
+    pub prefix: u8,
+    /// Whether it is still asked if another host has it.
+    pub is_tentative: bool,
+    /// Whether another host has it.
+    pub is_duplicate: bool,
+    /// Whether nothing new should begin from it.
+    pub is_deprecated: bool,
+    /// Whether it stays for ever.
+    pub is_permanent: bool,
 }
 
 /// Upper bounds on the things that strangers and programs can make the stack hold.
@@ -146,6 +175,8 @@ pub enum LocalConnections {
 pub struct Configuration {
     /// The address on the Ethernet interface.
     pub address: Addressing,
+    /// IPv6 on the Ethernet interface.
+    pub six: SixAddressing,
     /// Secrets from which sequence numbers, cookies, ports and hashes are derived.
     pub seeds: Seeds,
     /// Bounds on memory.
@@ -161,6 +192,7 @@ impl Default for Configuration {
     fn default() -> Self {
         Configuration {
             address: Addressing::Nowhere,
+            six: SixAddressing::Off,
             seeds: Seeds::default(),
             limits: Limits::default(),
             patience: Patience::default(),

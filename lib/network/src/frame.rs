@@ -4,18 +4,22 @@
 //! (lengths, checksums, sequence numbers) is decided later by the protocol code; a packet that is misread here can at
 //! worst be offered to the wrong socket, which then refuses it.
 
-use core::net::Ipv4Addr;
 #[cfg(test)]
 use core::net::SocketAddr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::discovery::is_of_a_host;
 use crate::table::Key;
 
 const ETHERNET_HEADER: usize = 14;
 const ETHERNET_TYPE_IPV4: u16 = 0x0800;
 const ETHERNET_TYPE_ARP: u16 = 0x0806;
+const ETHERNET_TYPE_IPV6: u16 = 0x86dd;
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
+const PROTOCOL_ICMP_OF_SIX: u8 = 58;
+const HEADER_OF_SIX: usize = 40;
 /// "More fragments" and the fragment offset in an IPv4 header's flags field.
 const FRAGMENT_BITS: u16 = 0x3fff;
 
@@ -76,6 +80,10 @@ pub(crate) enum Packet {
     Udp(Key),
     /// An ICMP error about a packet that this host sent.
     Unreachable(Quoted, Key),
+    /// An ICMPv6 error about a packet of this host that was too large for its way.
+    TooLarge(Quoted, Key),
+    /// Another message of ICMPv6, of this kind.
+    Message(u8),
     Arp,
     /// Another packet for this host or its network, answered by the protocol code, if necessary.
     Other,
@@ -105,8 +113,9 @@ fn word(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Classifies an Ethernet frame of `length` bytes by its beginning; it arrived on the interface with address `own`.
-pub(crate) fn classify_ethernet(frame: &[u8], length: usize, own: Ipv4Addr) -> Packet {
+/// Classifies an Ethernet frame of `length` bytes by its beginning; it arrived on the interface with address `own` and
+/// this hardware address.
+pub(crate) fn classify_ethernet(frame: &[u8], length: usize, own: Ipv4Addr, hardware: [u8; 6]) -> Packet {
     match half(frame, 12) {
         Some(ETHERNET_TYPE_IPV4) => {
             let Some(packet) = frame.get(ETHERNET_HEADER..) else {
@@ -126,6 +135,7 @@ pub(crate) fn classify_ethernet(frame: &[u8], length: usize, own: Ipv4Addr) -> P
             }
         }
         Some(ETHERNET_TYPE_ARP) => Packet::Arp,
+        Some(ETHERNET_TYPE_IPV6) => classify_six(frame, length, hardware).unwrap_or(Packet::Drop),
         _ => Packet::Drop,
     }
 }
@@ -133,6 +143,98 @@ pub(crate) fn classify_ethernet(frame: &[u8], length: usize, own: Ipv4Addr) -> P
 /// Classifies an IPv4 packet.
 pub(crate) fn classify_ipv4(packet: &[u8]) -> Packet {
     look(packet, packet.len()).unwrap_or(Packet::Drop)
+}
+
+/// Classifies a frame with an IPv6 packet.
+#[inline(never)]
+fn classify_six(frame: &[u8], length: usize, hardware: [u8; 6]) -> Option<Packet> {
+    let [to, from] = [frame.get(..6)?, frame.get(6..12)?];
+    let is_for_many = to.starts_with(&[0x33, 0x33]);
+    // A frame of this host that comes back is no other host's.
+    if to != hardware && !is_for_many || from == hardware || from[0] & 1 != 0 {
+        return None;
+    }
+    let packet = frame.get(ETHERNET_HEADER..)?;
+    let (source, destination) = (address(packet, 8)?, address(packet, 24)?);
+    let looked = look_at_six(packet, length.saturating_sub(ETHERNET_HEADER))?;
+    let is_possible = match looked {
+        Packet::Message(_) => {
+            (source.is_unspecified() || is_of_a_host(source))
+                && if is_for_many { destination.is_multicast() } else { is_of_a_host(destination) }
+        }
+        _ => !is_for_many && is_of_a_host(source) && is_of_a_host(destination),
+    };
+    is_possible.then_some(looked)
+}
+
+fn address(packet: &[u8], at: usize) -> Option<Ipv6Addr> {
+    Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?))
+}
+
+/// Classifies an IPv6 packet of `length` bytes by its beginning. Headers between the first and that of the transport
+/// are not read: such a packet is dropped.
+fn look_at_six(packet: &[u8], length: usize) -> Option<Packet> {
+    if byte(packet, 0)? >> 4 != 6 {
+        return None;
+    }
+    let (source, destination) = (address(packet, 8)?, address(packet, 24)?);
+    let payload_length = usize::from(half(packet, 4)?);
+    if HEADER_OF_SIX + payload_length > length {
+        return None;
+    }
+    let payload = packet.get(HEADER_OF_SIX..packet.len().min(HEADER_OF_SIX + payload_length))?;
+    match byte(packet, 6)? {
+        PROTOCOL_ICMP_OF_SIX => Some(look_at_error_of_six(payload).unwrap_or(Packet::Message(byte(payload, 0)?))),
+        protocol => transport(protocol, payload, payload_length, |ports| Key::of_six(destination, source, ports)),
+    }
+}
+
+/// Classifies an ICMPv6 message that a packet could not be delivered, or was too large, which quotes its start.
+fn look_at_error_of_six(message: &[u8]) -> Option<Packet> {
+    const UNREACHABLE: u8 = 1;
+    const TOO_LARGE: u8 = 2;
+    let kind = byte(message, 0).filter(|kind| matches!(*kind, UNREACHABLE | TOO_LARGE))?;
+    let quoted = message.get(8..)?;
+    if byte(quoted, 0)? >> 4 != 6 {
+        return None;
+    }
+    let transport = quoted.get(HEADER_OF_SIX..)?;
+    // The quoted source is this host.
+    let key = Key::of_six(address(quoted, 8)?, address(quoted, 24)?, word(transport, 0)?);
+    let about = quoted_transport(byte(quoted, 6)?, transport)?;
+    Some(if kind == UNREACHABLE { Packet::Unreachable(about, key) } else { Packet::TooLarge(about, key) })
+}
+
+/// Returns the beginning of a packet that an ICMP error quotes.
+fn quoted_transport(protocol: u8, transport: &[u8]) -> Option<Quoted> {
+    match protocol {
+        PROTOCOL_TCP => Some(Quoted::Tcp { sequence: word(transport, 4)? }),
+        PROTOCOL_UDP => Some(Quoted::Udp),
+        _ => None,
+    }
+}
+
+/// Reads a TCP segment or a UDP datagram of `length` bytes by its beginning; `key_of` makes the key of both ports, the
+/// local one in the upper half.
+#[inline(always)]
+fn transport(protocol: u8, payload: &[u8], length: usize, key_of: impl Fn(u32) -> Key) -> Option<Packet> {
+    let key = || Some(key_of(u32::from(half(payload, 2)?) << 16 | u32::from(half(payload, 0)?)));
+    match protocol {
+        PROTOCOL_TCP => {
+            let flags = byte(payload, 13)?;
+            let data = usize::from(byte(payload, 12)? >> 4) * 4;
+            let control = u32::from(flags & Segment::SYN != 0) + u32::from(flags & Segment::FIN != 0);
+            Some(Packet::Tcp(Segment {
+                key: key()?,
+                sequence: word(payload, 4)?,
+                acknowledgement: word(payload, 8)?,
+                length: length.saturating_sub(data) as u32 + control,
+                flags,
+            }))
+        }
+        PROTOCOL_UDP => Some(Packet::Udp(key()?)),
+        _ => None,
+    }
 }
 
 /// Classifies an IPv4 packet of `length` bytes by its beginning.
@@ -147,30 +249,16 @@ fn look(packet: &[u8], length: usize) -> Option<Packet> {
         return None;
     }
     let (source, destination) = (word(packet, 12)?, word(packet, 16)?);
-    let key_of = |payload: &[u8]| {
-        let ports = u32::from(half(payload, 2)?) << 16 | u32::from(half(payload, 0)?);
-        Some(Key::of_four(destination, source, ports))
-    };
     let total = usize::from(half(packet, 2)?);
     let payload = packet.get(header..total.min(packet.len()))?;
     let payload_length = (total <= length).then(|| total - header)?;
-    Some(match byte(packet, 9)? {
-        PROTOCOL_TCP => {
-            let flags = byte(payload, 13)?;
-            let data = usize::from(byte(payload, 12)? >> 4) * 4;
-            let control = u32::from(flags & Segment::SYN != 0) + u32::from(flags & Segment::FIN != 0);
-            Packet::Tcp(Segment {
-                key: key_of(payload)?,
-                sequence: word(payload, 4)?,
-                acknowledgement: word(payload, 8)?,
-                length: payload_length.saturating_sub(data) as u32 + control,
-                flags,
-            })
+    match byte(packet, 9)? {
+        protocol @ (PROTOCOL_TCP | PROTOCOL_UDP) => {
+            transport(protocol, payload, payload_length, |ports| Key::of_four(destination, source, ports))
         }
-        PROTOCOL_UDP => Packet::Udp(key_of(payload)?),
-        PROTOCOL_ICMP => look_at_error(payload).unwrap_or(Packet::Other),
-        _ => Packet::Other,
-    })
+        PROTOCOL_ICMP => Some(look_at_error(payload).unwrap_or(Packet::Other)),
+        _ => Some(Packet::Other),
+    }
 }
 
 /// Classifies an ICMP "destination unreachable", which quotes the start of the packet that could not be delivered.
@@ -190,12 +278,7 @@ fn look_at_error(message: &[u8]) -> Option<Packet> {
     let transport = quoted.get(header..)?;
     // The quoted source is this host.
     let key = Key::of_four(word(quoted, 12)?, word(quoted, 16)?, word(transport, 0)?);
-    let about = match byte(quoted, 9)? {
-        PROTOCOL_TCP => Quoted::Tcp { sequence: word(transport, 4)? },
-        PROTOCOL_UDP => Quoted::Udp,
-        _ => return None,
-    };
-    Some(Packet::Unreachable(about, key))
+    Some(Packet::Unreachable(quoted_transport(byte(quoted, 9)?, transport)?, key))
 }
 
 #[cfg(test)]
@@ -203,6 +286,8 @@ mod tests {
     use super::*;
     use ethernet::BEGINNING;
     use proptest::prelude::*;
+
+    const HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 15];
 
     fn tcp(flags: u8) -> [u8; 40] {
         let mut packet = [0; 40];
@@ -271,6 +356,7 @@ mod tests {
         assert_eq!(classify_ipv4(&fragment), Packet::Drop);
 
         let own = Ipv4Addr::new(10, 0, 2, 15);
+        let classify_ethernet = |frame: &[u8], length, own| classify_ethernet(frame, length, own, HARDWARE);
         let ethernet = |packet: [u8; 40]| {
             let mut frame = [0; 54];
             frame[12] = 8;
@@ -349,9 +435,86 @@ mod tests {
         assert_eq!(with(1, 0), Some(about(Quoted::Udp)));
     }
 
+    /// Returns a frame of IPv6 to this host with this protocol and payload.
+    fn frame_of_six(protocol: u8, payload: &[u8]) -> alloc::vec::Vec<u8> {
+        let mut frame = alloc::vec![2, 0, 0, 0, 0, 15, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0, 0];
+        frame.extend([payload.len() as u8, protocol, 64]);
+        frame.extend("fe80::2".parse::<Ipv6Addr>().unwrap().octets());
+        frame.extend("fe80::15".parse::<Ipv6Addr>().unwrap().octets());
+        frame.extend(payload);
+        frame
+    }
+
+    #[test]
+    fn a_packet_of_six_is_read() {
+        let classify = |frame: &[u8]| classify_ethernet(frame, frame.len(), Ipv4Addr::UNSPECIFIED, HARDWARE);
+        let frame = frame_of_six(PROTOCOL_TCP, &tcp(0x02)[20..]);
+        let Packet::Tcp(segment) = classify(&frame) else {
+            panic!("not a segment");
+        };
+        assert_eq!(segment.key.local(), "[fe80::15]:80".parse().unwrap());
+        assert_eq!(segment.key.remote(), "[fe80::2]:4660".parse().unwrap());
+        assert_eq!((segment.sequence, segment.length, segment.opens()), (7, 1, true));
+        // Long data behind the beginning counts too.
+        let long = frame_of_six(PROTOCOL_TCP, &[&tcp(0x10)[20..], &[1; 100]].concat());
+        let first = classify_ethernet(&long[..BEGINNING], long.len(), Ipv4Addr::UNSPECIFIED, HARDWARE);
+        assert!(matches!(first, Packet::Tcp(Segment { length: 100, .. })), "{first:?}");
+
+        let with = |at: usize, value: &[u8]| {
+            let mut frame = frame.clone();
+            frame[at..at + value.len()].copy_from_slice(value);
+            classify(&frame)
+        };
+        let one = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
+        for (at, wrong) in [
+            (0, &[2, 0, 0, 0, 0, 16][..]),
+            (0, &[0x33, 0x33, 0, 0, 0, 1]),
+            (6, &HARDWARE),
+            (6, &[3]),
+            (14, &[0x40]),
+            (18, &[1]),
+            // A header between the two, and a fragment.
+            (20, &[0]),
+            (20, &[44]),
+            (22, &one("::")),
+            (22, &one("::1")),
+            (22, &one("ff02::1")),
+            (22, &one("::ffff:10.0.2.15")),
+            (38, &one("::1")),
+            (38, &one("ff02::1")),
+            (38, &one("::ffff:127.0.0.1")),
+        ] {
+            assert_eq!(with(at, wrong), Packet::Drop, "{wrong:?} at {at}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_six_is_about_the_packet_that_it_quotes() {
+        let classify = |frame: &[u8]| classify_ethernet(frame, frame.len(), Ipv4Addr::UNSPECIFIED, HARDWARE);
+        let mut quoted = frame_of_six(PROTOCOL_UDP, &[0x12, 0x34, 0, 53, 1, 2, 3, 4]).split_off(14);
+        let error = |kind: u8, quoted: &[u8]| {
+            classify(&frame_of_six(PROTOCOL_ICMP_OF_SIX, &[&[kind, 0, 0, 0, 0, 0, 5, 0][..], quoted].concat()))
+        };
+        let key = Key::new("[fe80::2]:4660".parse().unwrap(), "[fe80::15]:53".parse().unwrap());
+        assert_eq!(error(1, &quoted), Packet::Unreachable(Quoted::Udp, key));
+        assert_eq!(error(2, &quoted), Packet::TooLarge(Quoted::Udp, key));
+        assert_eq!(error(3, &quoted), Packet::Message(3));
+        assert_eq!(error(1, &quoted[..43]), Packet::Message(1), "the ports are cut off");
+        quoted[6] = PROTOCOL_TCP;
+        assert_eq!(error(1, &quoted), Packet::Unreachable(Quoted::Tcp { sequence: 0x0102_0304 }, key));
+        quoted[6] = 44;
+        assert_eq!(error(1, &quoted), Packet::Message(1));
+        quoted[0] = 0x45;
+        assert_eq!(error(1, &quoted), Packet::Message(1));
+    }
+
     /// Whether the headers that tell one from the other are longer than the beginning.
     fn is_unread(first: Packet, packet: Packet) -> bool {
-        matches!((first, packet), (Packet::Other, Packet::Unreachable(..)))
+        matches!(
+            (first, packet),
+            (Packet::Other, Packet::Unreachable(..))
+                | (Packet::Message(_), Packet::Unreachable(..) | Packet::TooLarge(..))
+        )
     }
 
     /// Bytes that end anywhere, often where a header does.
@@ -364,7 +527,7 @@ mod tests {
         #![proptest_config(property::cases(256))]
 
         #[test]
-        fn any_bytes_are_classified(mut frame in frame(), kind in 0u8..4) {
+        fn any_bytes_are_classified(mut frame in frame(), kind in 0u8..4, is_six: bool) {
             classify_ipv4(&frame);
             if frame.len() > 24 {
                 frame[12..14].copy_from_slice(&ETHERNET_TYPE_IPV4.to_be_bytes());
@@ -373,10 +536,21 @@ mod tests {
                 frame[20] = 0;
                 frame[21] = 0;
             }
+            if is_six && frame.len() > 54 {
+                frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 15, 2, 0, 0, 0, 0, 2, 0x86, 0xdd]);
+                frame[14] = 0x60;
+                let length = (frame.len() - 54) as u16;
+                frame[18..20].copy_from_slice(&length.to_be_bytes());
+                frame[20] = [PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_ICMP_OF_SIX, 0][kind as usize];
+                if kind == 2 {
+                    frame[54] %= 4;
+                }
+            }
             let own = Ipv4Addr::new(10, 0, 2, 15);
-            let packet = classify_ethernet(&frame, frame.len(), own);
+            let classify_ethernet = |frame: &[u8], length| classify_ethernet(frame, length, own, HARDWARE);
+            let packet = classify_ethernet(&frame, frame.len());
             // The beginning may not be enough, but does not mislead.
-            let first = classify_ethernet(&frame[..frame.len().min(BEGINNING)], frame.len(), own);
+            let first = classify_ethernet(&frame[..frame.len().min(BEGINNING)], frame.len());
             prop_assert!(first == packet || first == Packet::Drop || is_unread(first, packet));
         }
     }

@@ -28,7 +28,7 @@ use smoltcp::wire::{TcpControl, TcpRepr};
 use crate::Error;
 use crate::charge::{Charge, Held};
 use crate::frame::Segment;
-use crate::host::{Cause, EXPIRIES, Host, Next, RETRY, Via, endpoint, poll_one};
+use crate::host::{Cause, EXPIRIES, Host, Next, RETRY, Via, poll_one, poll_via};
 use crate::link::{LONGEST_HEADERS, Sink, Token};
 use crate::reply::{Course, packet_length, parse, write_packet};
 use crate::schedule::{Timers, WorkList};
@@ -40,6 +40,7 @@ use crate::time_wait::Remains;
 
 /// Segment size for a client that states none (RFC 9293, section 3.7.1).
 const SEGMENT_UNSAID: u16 = 536;
+const SEGMENT_UNSAID_OF_SIX: u16 = 1220;
 
 /// Wait for the acknowledgement of the first answer before it is repeated; each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -56,9 +57,10 @@ struct Offer {
 }
 
 impl Offer {
-    fn of(request: &TcpRepr<'_>) -> Self {
+    fn of(request: &TcpRepr<'_>, key: Key) -> Self {
+        let unsaid = if matches!(key, Key::Four(_)) { SEGMENT_UNSAID } else { SEGMENT_UNSAID_OF_SIX };
         Offer {
-            segment: request.max_seg_size.filter(|&size| size > 0).unwrap_or(SEGMENT_UNSAID),
+            segment: request.max_seg_size.filter(|&size| size > 0).unwrap_or(unsaid),
             scale: request.window_scale,
             selective: request.sack_permitted,
         }
@@ -161,7 +163,7 @@ enum Established {
 
 /// Returns the answer to a request.
 fn answer_to(course: &Course, ours: u32, theirs: u32, offer: Offer, window: usize, mtu: usize) -> TcpRepr<'static> {
-    let headers = packet_length(&course.segment(TcpControl::None, 0, 0));
+    let headers = packet_length(course.key, &course.segment(TcpControl::None, 0, 0));
     TcpRepr {
         window_len: u16::try_from(window).unwrap_or(u16::MAX),
         max_seg_size: Some(u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)),
@@ -179,7 +181,7 @@ fn scale_of(buffer: usize) -> u8 {
 impl Host {
     pub(crate) fn checksums_of(&self, via: Via) -> ChecksumCapabilities {
         match via {
-            Via::Ethernet => self.checksums.clone(),
+            Via::Ethernet | Via::Six | Via::NarrowSix => self.checksums.clone(),
             Via::Local => ChecksumCapabilities::ignored(),
         }
     }
@@ -188,7 +190,7 @@ impl Host {
     /// for the program that connects instead.
     fn free_for(&self, via: Via) -> usize {
         match via {
-            Via::Ethernet => self.connections.free(),
+            Via::Ethernet | Via::Six | Via::NarrowSix => self.connections.free(),
             Via::Local => usize::MAX,
         }
     }
@@ -197,6 +199,7 @@ impl Host {
         match via {
             Via::Ethernet => self.ethernet_mtu,
             Via::Local => crate::link::LOOPBACK_MTU,
+            Via::Six | Via::NarrowSix => self.six.mtu(),
         }
     }
 
@@ -234,7 +237,7 @@ impl Host {
         let theirs = segment.sequence;
         let mtu = self.mtu_of(via);
         let listener = ListenerId { index: listener_index, generation };
-        let offer = Offer::of(&request);
+        let offer = Offer::of(&request, key);
         let ours = initial_sequence_number(&self.sequence_numbers, key, now);
         // A record if the backlog allows one, else a cookie.
         let made = if half_open < backlog {
@@ -316,7 +319,7 @@ impl Host {
         if self.listener(listener).is_err() {
             // The listener was closed meanwhile.
             self.forget_request(index);
-            poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
+            poll_via(&mut self.interfaces, via, &mut self.stray, frame, answer, now);
             return;
         }
         let checksums = self.checksums_of(via);
@@ -349,7 +352,7 @@ impl Host {
         }
         if segment.acknowledgement != ours.wrapping_add(1) {
             // smoltcp answers with a reset, as RFC 9293 has it.
-            poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
+            poll_via(&mut self.interfaces, via, &mut self.stray, frame, answer, now);
             return;
         }
         if self.establish(&request, segment, frame, answer, now) == Established::Yes {
@@ -438,7 +441,7 @@ impl Host {
             return Established::Invalid;
         };
         // The socket has sent its answer; now it gets the acknowledgement that has just arrived.
-        poll_one(self.interfaces.of(via), &mut wire.sockets, frame, answer, now);
+        poll_via(&mut self.interfaces, via, &mut wire.sockets, frame, answer, now);
         if !matches!(wire.socket().state(), State::Established | State::CloseWait) {
             // Its sequence number is not in the window.
             self.discard(index);
@@ -481,7 +484,7 @@ impl Host {
                 return;
             };
             let patience = duration(self.patience.handshake_ns);
-            let ethernet_mtu = self.ethernet_mtu;
+            let (ethernet_mtu, mtu_of_six) = (self.ethernet_mtu, self.six.mtu());
             let Some(Answered { request, .. }) = self.half_open.requests.get_mut(index) else {
                 continue;
             };
@@ -490,13 +493,14 @@ impl Host {
             let mtu = match course.via {
                 Via::Ethernet => ethernet_mtu,
                 Via::Local => crate::link::LOOPBACK_MTU,
+                Via::Six | Via::NarrowSix => mtu_of_six,
             };
             request.repeated = request.repeated.saturating_add(1);
             let wait = FIRST_WAIT * (1 << request.repeated.min(6));
             let next = end.min(now + wait);
             let segment = answer_to(&course, ours, theirs, offer, receive_buffer as usize, mtu);
             match course.via {
-                Via::Ethernet => {
+                Via::Ethernet | Via::Six | Via::NarrowSix => {
                     let Some(departing) = link.depart() else {
                         self.half_open.timers.no_later_than(index, now + RETRY);
                         continue;
@@ -525,7 +529,7 @@ fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire,
     let &Request { course, ours, theirs, offer, since, .. } = request;
     let mut wire = Wire::new(course.via, options, since)?;
     wire.next_expected = theirs.wrapping_add(1);
-    wire.socket_mut().listen(endpoint(course.key.local())?).map_err(|_| Error::Invalid)?;
+    wire.socket_mut().listen(course.key.local()).map_err(|_| Error::Invalid)?;
     let asked = TcpRepr {
         src_port: course.key.remote().port(),
         dst_port: course.key.local_port(),
@@ -536,7 +540,7 @@ fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire,
         ..course.segment(TcpControl::Syn, theirs, 0)
     };
     let mut packet = [0; LONGEST_HEADERS];
-    let packet = packet.get_mut(..packet_length(&asked)).ok_or(Error::Invalid)?;
+    let packet = packet.get_mut(..packet_length(course.key, &asked)).ok_or(Error::Invalid)?;
     let mirrored = course.key.mirrored();
     write_packet(packet, mirrored, &asked, &ChecksumCapabilities::ignored());
     let mut sink = Sink::new(mtu);
@@ -548,7 +552,7 @@ fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire,
 
 #[cfg(test)]
 mod tests {
-    use core::net::{Ipv4Addr, SocketAddr};
+    use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
     use alloc::vec::Vec;
     use property::{Limited, with_memory};
@@ -574,7 +578,7 @@ mod tests {
                 listener: ListenerId { index: 0, generation: 1 },
                 ours: 1,
                 theirs: 2,
-                offer: Offer::of(&REQUEST),
+                offer: Offer::of(&REQUEST, four()),
                 receive_buffer: 0,
                 since: Instant::ZERO,
                 repeated: 0,
@@ -592,6 +596,14 @@ mod tests {
         assert_eq!(half_open.len(), REQUESTS);
         assert!(at_most, "more than {MEMORY} bytes for a request");
         assert!(at_least, "less than {MEMORY} bytes for a request");
+    }
+
+    fn four() -> Key {
+        Key::only_local(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80))
+    }
+
+    fn six() -> Key {
+        Key::only_local(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 80))
     }
 
     const REQUEST: TcpRepr<'static> = TcpRepr {
@@ -613,8 +625,9 @@ mod tests {
     fn an_offer_is_read_from_the_request() {
         let offer = |segment| Offer { segment, scale: Some(3), selective: true };
         for (said, segment) in [(None, 536), (Some(0), 536), (Some(1), 1), (Some(1460), 1460)] {
-            assert_eq!(Offer::of(&TcpRepr { max_seg_size: said, ..REQUEST }), offer(segment));
+            assert_eq!(Offer::of(&TcpRepr { max_seg_size: said, ..REQUEST }, four()), offer(segment));
         }
+        assert_eq!(Offer::of(&TcpRepr { max_seg_size: None, ..REQUEST }, six()), offer(1220));
         assert_eq!(Offer::from_cookie(1300), Offer { segment: 1300, scale: None, selective: false });
     }
 
@@ -624,7 +637,7 @@ mod tests {
             Key::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 9));
         let course = Course { via: Via::Local, key, hardware: [[0; 6]; 2] };
         let answer = |offer, window| answer_to(&course, 100, u32::MAX, offer, window, 1500);
-        let all = answer(Offer::of(&REQUEST), 0x2_0000);
+        let all = answer(Offer::of(&REQUEST, four()), 0x2_0000);
         assert_eq!((all.control, all.src_port, all.dst_port), (TcpControl::Syn, 80, 9));
         assert_eq!((all.seq_number, all.ack_number), (TcpSeqNumber(100), Some(TcpSeqNumber(0))));
         assert_eq!((all.window_len, all.max_seg_size), (u16::MAX, Some(1460)));

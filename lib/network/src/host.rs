@@ -9,26 +9,30 @@
 //!   elsewhere carries a comment with the reason why the invariant still holds.
 //! * *Seen once*: wakers fire on the difference between the states that `settle` saw last and sees now.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ethernet::Link;
-use smoltcp::iface::{Interface, PollResult, SocketSet};
-use smoltcp::phy::{ChecksumCapabilities, TxToken};
+use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
+use smoltcp::phy::{ChecksumCapabilities, DeviceCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{Icmpv4Packet, IpAddress, IpCidr, IpEndpoint, IpListenEndpoint, Ipv4Cidr, Ipv4Packet, TcpControl};
+use smoltcp::wire::{HardwareAddress, Icmpv4Packet, IpCidr, Ipv4Cidr, Ipv4Packet, TcpControl};
 
 use crate::Error;
 use crate::arrivals::{Allowance, Reader};
 use crate::charge::{Charge, Held};
 use crate::configuration::{Address, Counters, Lease, Limits, LocalConnections, Patience};
 use crate::dhcp::{self, Change};
+use crate::discovery::{Discovery, ETHERNET_HEADER, is_discovery, message_in};
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4};
 use crate::half_open::HalfOpen;
-use crate::link::{Arrived, Frame, Loopback, Outgoing, Token};
-use crate::reply::Course;
+use crate::link::{
+    Arrived, Described, Envelope, Enveloped, Frame, Loopback, Outgoing, OutgoingSix, Token, capabilities_of_six,
+};
+use crate::reply::{Course, header_length};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::Secret;
+use crate::six::SixNetwork;
 use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Key, LocalEnd, Ports, Table};
 use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, Wire, duration};
@@ -50,7 +54,6 @@ pub(crate) const EXPIRIES: usize = 128;
 /// Number of connections, and of datagram sockets, that try again when a hardware address becomes known. Further ones
 /// try when they next request the address.
 const RESOLUTIONS: usize = 256;
-const ETHERNET_HEADER: usize = 14;
 /// Delay before a full device is tried again.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 /// Delay before a full device is tried again for the lease, which is in no hurry.
@@ -61,8 +64,14 @@ const RETRANSMISSION_MINIMUM: Duration = Duration::from_millis(1000);
 pub(crate) const ADMISSION_RETRY: Duration = Duration::from_millis(100);
 /// Delay before a local connection that found its listener full looks again.
 pub(crate) const FULL_RETRY: Duration = Duration::from_secs(1);
-/// IPv4 and TCP headers of a segment with data: smoltcp gives such segments no options.
-const DATA_HEADERS: usize = 20 + 20;
+/// TCP header of a segment with data: smoltcp gives such segments no options.
+const DATA_HEADER: usize = 20;
+/// Pause before a connection tries again whose next hop has not told its hardware address.
+pub(crate) const RESOLUTION_RETRY: Duration = Duration::from_secs(1);
+/// Number of messages of neighbour discovery that one poll or operation sends.
+const DISCOVERIES: usize = 8;
+/// Kind of an ICMPv6 message that asks for an echo.
+const ECHO_REQUEST_OF_SIX: u8 = 128;
 /// Number of answers to answers carried at once on the loopback interface. More than a few mean that the two ends
 /// disagree; the rest is left to their timers.
 const HOPS: usize = 16;
@@ -95,12 +104,26 @@ pub(crate) enum Via {
     Ethernet,
     /// The packet stays on this host.
     Local,
+    /// The Ethernet device, for packets of IPv6.
+    Six,
+    /// The Ethernet device, for packets of IPv6's least size.
+    NarrowSix,
 }
 
-/// smoltcp's half of the two interfaces.
+impl Via {
+    /// Whether it carries packets of IPv6 over the Ethernet device.
+    pub(crate) fn is_six(self) -> bool {
+        matches!(self, Via::Six | Via::NarrowSix)
+    }
+}
+
+/// smoltcp's half of the interfaces.
 pub(crate) struct Interfaces {
     pub(crate) ethernet: Interface,
     pub(crate) loopback: Interface,
+    /// Those for packets of IPv6 over the Ethernet device, without an Ethernet header.
+    pub(crate) six: Interface,
+    pub(crate) narrow_six: Interface,
 }
 
 impl Interfaces {
@@ -108,8 +131,20 @@ impl Interfaces {
         match via {
             Via::Ethernet => &mut self.ethernet,
             Via::Local => &mut self.loopback,
+            Via::Six => &mut self.six,
+            Via::NarrowSix => &mut self.narrow_six,
         }
     }
+}
+
+/// Makes the interface for packets of IPv6 of at most this size.
+pub(crate) fn interface_of_six(ethernet: &DeviceCapabilities, mtu: usize, seed: u64, now: Instant) -> Interface {
+    let mut config = Config::new(HardwareAddress::Ip);
+    config.random_seed = seed;
+    let mut interface = Interface::new(config, &mut Described(capabilities_of_six(ethernet, mtu)), now);
+    // The stack decides which packets are for this host.
+    interface.set_any_ip(true);
+    interface
 }
 
 pub(crate) struct Host {
@@ -121,6 +156,11 @@ pub(crate) struct Host {
     pub(crate) network: Ipv4Cidr,
     pub(crate) gateway: Option<Ipv4Addr>,
     pub(crate) ethernet_mtu: usize,
+    /// Addresses, routers and neighbours of IPv6.
+    pub(crate) six: SixNetwork,
+    pub(crate) capabilities: DeviceCapabilities,
+    /// Answers to packets of IPv6 that need one.
+    pub(crate) answers_of_six: Allowance,
     pub(crate) checksums: ChecksumCapabilities,
     pub(crate) limits: Limits,
     /// Whether memory may be taken on behalf of strangers and programs.
@@ -162,7 +202,7 @@ pub(crate) struct Host {
     /// Connections below this index may have an address that is no longer the host's.
     pub(crate) unswept: u32,
     /// Time at which there is something to do for the lease, or for the connections of a lost one.
-    pub(crate) look_at_lease: Instant,
+    pub(crate) look_at_addresses: Instant,
 }
 
 impl Host {
@@ -189,7 +229,11 @@ impl Host {
     }
 
     pub(crate) fn is_own(&self, address: IpAddr) -> bool {
-        address.is_loopback() || (address == self.own && !self.own.is_unspecified())
+        address.is_loopback()
+            || match address {
+                IpAddr::V4(address) => address == self.own && !self.own.is_unspecified(),
+                IpAddr::V6(address) => self.six.is_own(address),
+            }
     }
 
     /// Returns whether an address is that of all hosts of the network.
@@ -201,9 +245,17 @@ impl Host {
     fn route(&self, remote: IpAddr) -> Result<(Via, IpAddr), Error> {
         match remote {
             IpAddr::V4(remote) => self.route_of_four(remote).map(|(via, address)| (via, address.into())),
-            IpAddr::V6(Ipv6Addr::LOCALHOST) => Ok((Via::Local, remote)),
-            IpAddr::V6(_) => Err(Error::Unreachable),
+            IpAddr::V6(remote) => self.route_of_six(remote).map(|(via, address)| (via, address.into())),
         }
+    }
+
+    fn route_of_six(&self, remote: Ipv6Addr) -> Result<(Via, Ipv6Addr), Error> {
+        if self.is_own(remote.into()) {
+            return Ok((Via::Local, remote));
+        }
+        let own = self.six.route(remote).ok_or(Error::Unreachable)?;
+        let via = if self.six.is_narrow(remote) { Via::NarrowSix } else { Via::Six };
+        Ok((via, own))
     }
 
     fn route_of_four(&self, remote: Ipv4Addr) -> Result<(Via, Ipv4Addr), Error> {
@@ -227,10 +279,10 @@ impl Host {
             Ok((via, preferred))
         } else if local.is_ipv4() != preferred.is_ipv4() {
             Err(Error::Unreachable)
-        } else if via == Via::Ethernet && local.is_loopback() {
+        } else if via != Via::Local && local.is_loopback() {
             // A loopback address must not appear on a wire.
             Err(Error::Unreachable)
-        } else if via == Via::Ethernet && local != self.own {
+        } else if via != Via::Local && !self.is_own(local) {
             // That of a lease which is lost.
             Err(Error::AddressUnavailable)
         } else {
@@ -266,13 +318,16 @@ impl Host {
 
     /// Classifies a frame of `length` bytes by its beginning.
     pub(crate) fn classify(&self, beginning: &[u8], length: usize) -> Packet {
-        classify_ethernet(beginning, length, self.own)
+        classify_ethernet(beginning, length, self.own, self.hardware)
     }
 
     /// Returns the reader that waits for a packet that has just arrived.
     pub(crate) fn reader_of(&mut self, packet: &Packet, now: Instant) -> Reader {
         let reader = match *packet {
-            Packet::Arp => return if self.urgent_arps.takes_one(now) { Reader::STACK } else { Reader::NOBODY },
+            Packet::Message(kind) if !is_discovery(kind) => None,
+            Packet::Arp | Packet::Message(_) => {
+                return if self.urgent_arps.takes_one(now) { Reader::STACK } else { Reader::NOBODY };
+            }
             Packet::Udp(key) => {
                 self.find_datagrams(key).and_then(|index| self.datagrams.get(index)).map(|one| one.reader)
             }
@@ -286,34 +341,127 @@ impl Host {
                     reader => reader,
                 }
             }
-            Packet::Unreachable(..) | Packet::Other | Packet::Drop => None,
+            Packet::Unreachable(..) | Packet::TooLarge(..) | Packet::Other | Packet::Drop => None,
         };
         reader.unwrap_or(Reader::NOBODY)
     }
 
     pub(crate) fn ethernet_input<T: TxToken>(&mut self, packet: Packet, frame: &[u8], answer: T, now: Instant) {
         match packet {
-            Packet::Tcp(segment) => self.tcp_input(Via::Ethernet, segment, frame, answer, now),
+            Packet::Tcp(segment) => {
+                let via = match segment.key {
+                    Key::Four(_) => Via::Ethernet,
+                    Key::Six(_) if self.is_forged(segment.key) => return,
+                    Key::Six(_) => Via::Six,
+                };
+                self.tcp_input(via, segment, frame, answer, now);
+            }
             Packet::Udp(key) => self.udp_input(key, frame, answer, now),
             Packet::Unreachable(about, key) => {
                 if is_intact_message(frame, &self.checksums) {
                     self.unreachable(about, key, now);
                 }
             }
+            Packet::TooLarge(about, key) => {
+                if is_intact_message(frame, &self.checksums) {
+                    self.too_large(about, key, now);
+                }
+            }
+            Packet::Message(kind) => self.message_of_six(kind, frame, answer, now),
             Packet::Arp => {
                 poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now);
-                // An awaited hardware address may be known now.
-                for _ in 0..RESOLUTIONS {
-                    let Some(index) = self.unresolved.pop() else { break };
-                    self.work.push(index);
-                }
-                for _ in 0..RESOLUTIONS {
-                    let Some(index) = self.datagram_timers.expired(Instant::from_micros(i64::MAX)) else { break };
-                    self.datagram_work.push(index);
-                }
+                self.try_unresolved();
             }
             Packet::Other => poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now),
             Packet::Drop => {}
+        }
+    }
+
+    /// Lets those try again that wait for a hardware address, which may be known now.
+    fn try_unresolved(&mut self) {
+        for _ in 0..RESOLUTIONS {
+            let Some(index) = self.unresolved.pop() else { break };
+            self.work.push(index);
+        }
+        for _ in 0..RESOLUTIONS {
+            let Some(index) = self.datagram_timers.expired(FAR_AWAY) else { break };
+            self.datagram_work.push(index);
+        }
+    }
+
+    /// Whether a packet of IPv6 from the wire has a source that is this host's.
+    pub(crate) fn is_forged(&self, key: Key) -> bool {
+        matches!(key.remote().ip(), IpAddr::V6(source) if self.six.is_own(source))
+    }
+
+    /// Handles a message of ICMPv6 that is no error.
+    #[cold]
+    fn message_of_six<T: TxToken>(&mut self, kind: u8, frame: &[u8], answer: T, now: Instant) {
+        let Some((packet, message)) = message_in(frame) else { return };
+        let (source, destination) = (packet.src_addr(), packet.dst_addr());
+        if kind == ECHO_REQUEST_OF_SIX {
+            let is_possible = self.six.is_own(destination) && !source.is_unspecified() && !self.six.is_own(source);
+            if is_possible && self.answers_of_six.takes_one(now) {
+                poll_via(&mut self.interfaces, Via::Six, &mut self.stray, frame, answer, now);
+            }
+            return;
+        }
+        if !is_discovery(kind) || !self.six.is_on() {
+            return;
+        }
+        let Some(sender) = frame.get(6..12).and_then(|sender| sender.first_chunk()) else { return };
+        let Some(heard) = Discovery::read(&packet, message) else { return };
+        let reaction = self.six.hear(&heard, source, *sender, destination, now);
+        if let Some(own) = reaction.answer
+            && self.answers_of_six.takes_one(now)
+        {
+            own.send(self.hardware, answer);
+        }
+        if reaction.is_resolved {
+            self.try_unresolved();
+        }
+        if reaction.is_resized {
+            let seed = self.cookies.of_number(now.total_micros() as u64);
+            self.interfaces.six = interface_of_six(&self.capabilities, self.six.mtu(), seed, now);
+        }
+        self.set_look_at_addresses(now);
+    }
+
+    /// Sends the messages of neighbour discovery that are due, or some of them.
+    #[cold]
+    pub(crate) fn discover<L: Link>(&mut self, link: &mut L, now: Instant) {
+        for _ in 0..DISCOVERIES {
+            let Some(message) = self.six.due(now) else { break };
+            match link.depart() {
+                Some(departing) => message.send(self.hardware, Token(departing)),
+                None => {
+                    self.six.put_off(&message, now + LEASE_RETRY);
+                    break;
+                }
+            }
+        }
+        self.set_look_at_addresses(now);
+    }
+
+    /// Takes into account that a packet was too large for its way.
+    #[cold]
+    fn too_large(&mut self, about: Quoted, key: Key, now: Instant) {
+        let IpAddr::V6(remote) = key.remote().ip() else { return };
+        let is_true = match about {
+            // A host that has not seen the packet does not know its number (RFC 5927, section 7.2).
+            Quoted::Tcp { sequence } => match self.table.find(key).and_then(|index| self.connections.get_mut(index)) {
+                Some(Connection { engine: Engine::Wire(wire), .. }) if wire.is_under_way(sequence) => {
+                    if wire.via == Via::Six {
+                        wire.via = Via::NarrowSix;
+                    }
+                    true
+                }
+                _ => false,
+            },
+            Quoted::Udp => self.udp_too_large(key),
+        };
+        if is_true {
+            self.six.narrow(remote, now);
         }
     }
 
@@ -335,7 +483,7 @@ impl Host {
                 return;
             }
             wire.acknowledged = segment.acknowledgement;
-            poll_one(self.interfaces.of(via), &mut wire.sockets, frame, answer, now);
+            poll_via(&mut self.interfaces, wire.via, &mut wire.sockets, frame, answer, now);
             let cause = if segment.is_reset() { Cause::Reset } else { Cause::Segment };
             // The other side's bytes begin behind its SYN.
             if wire.seen.state == State::SynSent {
@@ -351,8 +499,10 @@ impl Host {
             return;
         }
         // A lease may have been lost: nothing new begins with its address.
-        if via == Via::Ethernet && !self.is_own(key.local().ip()) {
-            poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
+        if via != Via::Local && !self.is_own(key.local().ip()) {
+            if via == Via::Ethernet {
+                poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
+            }
             return;
         }
         // Not a connection: in turn a request, a record of an ended connection, a listener, a cookie.
@@ -377,7 +527,7 @@ impl Host {
             None => {
                 if let Some(answer) = self.cookie_input(via, segment, frame, answer, now) {
                     // smoltcp checks the segment and answers it with a reset.
-                    poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
+                    poll_via(&mut self.interfaces, via, &mut self.stray, frame, answer, now);
                 }
             }
         }
@@ -410,13 +560,11 @@ impl Host {
         // smoltcp acknowledges a segment from before its window: give it one in the other side's name.
         let mirrored = Course { key: key.mirrored(), hardware: [course.hardware[1], self.hardware], via };
         let repeated = mirrored.segment(TcpControl::None, wire.next_number().wrapping_sub(1), wire.acknowledged);
-        let mut bytes = [0; ETHERNET_HEADER + 40];
-        let bytes = match via {
-            Via::Ethernet => &mut bytes[..],
-            Via::Local => &mut bytes[ETHERNET_HEADER..],
-        };
+        let mut bytes = [0; ETHERNET_HEADER + 60];
+        let start = if via == Via::Local { ETHERNET_HEADER } else { 0 };
+        let bytes = &mut bytes[start..ETHERNET_HEADER + header_length(key) + 20];
         mirrored.write(&repeated, bytes, &ChecksumCapabilities::default());
-        poll_one(self.interfaces.of(via), &mut wire.sockets, bytes, answer, now);
+        poll_via(&mut self.interfaces, via, &mut wire.sockets, bytes, answer, now);
     }
 
     /// Enters a connection in all tables. Nothing is changed if this fails.
@@ -455,7 +603,7 @@ impl Host {
                 if let Some(index) = self.table.find(key)
                     && let Some(connection) = self.connections.get_mut(index)
                     && let Engine::Wire(wire) = &mut connection.engine
-                    && wire.via == Via::Ethernet
+                    && wire.via != Via::Local
                     && wire.socket().state() == State::SynSent
                     && wire.remains.ours == sequence
                 {
@@ -618,13 +766,19 @@ impl Host {
             return Next::Gone;
         };
         let Engine::Wire(wire) = &mut connection.engine else { return Next::Gone };
-        let via = wire.via;
+        let (via, key) = (wire.via, connection.key);
         // The last acknowledgement is not delayed: the other side may be waiting for nothing else.
         let time = match wire.socket().state() {
             State::TimeWait => now + ACKNOWLEDGEMENT_DELAY,
             _ => now,
         };
-        let (polled, length) = emit(&mut self.interfaces, &mut self.frames, link, wire, time);
+        let (polled, length, is_unresolved) = match via {
+            Via::Ethernet | Via::Local => emit(&mut self.interfaces, &mut self.frames, link, wire, time),
+            Via::Six | Via::NarrowSix => {
+                let hardware = self.six.hardware_of(key.remote().ip(), now);
+                emit_six(self.interfaces.of(via), self.hardware, hardware, link, wire, time)
+            }
+        };
         let sent = polled == PollResult::SocketStateChanged;
         let socket = wire.socket();
         let (state, queued) = (socket.state(), socket.send_queue());
@@ -655,6 +809,12 @@ impl Host {
         }
         match self.settle(index, now, Cause::Local) {
             Next::Now if sent => Next::Now,
+            Next::Now if is_unresolved => {
+                self.unresolved.push(index);
+                self.timers.no_later_than(index, now + RESOLUTION_RETRY);
+                self.discover(link, now);
+                Next::Later
+            }
             Next::Now => {
                 // The device is full.
                 self.timers.no_later_than(index, now + RETRY);
@@ -743,8 +903,8 @@ impl Host {
     pub(crate) fn deadline(&self) -> Option<u64> {
         let nanoseconds = |at: Instant| at.total_micros().max(0) as u64 * 1000;
         let mut next = self.timers.next();
-        if self.look_at_lease != FAR_AWAY && next.is_none_or(|next| self.look_at_lease < next) {
-            next = Some(self.look_at_lease);
+        if self.look_at_addresses != FAR_AWAY && next.is_none_or(|next| self.look_at_addresses < next) {
+            next = Some(self.look_at_addresses);
         }
         for other in [self.datagram_timers.next(), self.time_wait.next(), self.half_open.next()] {
             if let Some(at) = other
@@ -793,9 +953,14 @@ impl Host {
         }
     }
 
-    /// Asks for a lease or its renewal, gives a lapsed one up, and aborts some connections whose address is lost.
+    /// Asks for a lease or its renewal, gives a lapsed one up, discovers neighbours, and aborts some connections whose
+    /// address is lost.
     #[cold]
-    pub(crate) fn keep_lease<L: Link>(&mut self, link: &mut L, now: Instant) {
+    pub(crate) fn keep_addresses<L: Link>(&mut self, link: &mut L, now: Instant) {
+        if self.six.expire(now) {
+            self.unswept = self.connections.indexes();
+        }
+        self.discover(link, now);
         let change = self.dhcp.as_mut().and_then(|client| client.lapse(now));
         self.take_change(change);
         if let Some(client) = self.dhcp.as_mut().filter(|client| client.next() <= now) {
@@ -808,15 +973,13 @@ impl Host {
             self.unswept -= 1;
             self.abort_if_lost(self.unswept, now);
         }
-        self.set_look_at_lease(now);
+        self.set_look_at_addresses(now);
     }
 
-    fn set_look_at_lease(&mut self, now: Instant) {
-        self.look_at_lease = match &self.dhcp {
-            Some(_) if self.unswept > 0 => now,
-            Some(client) => client.next().min(now + LONGEST_TIMER),
-            None => FAR_AWAY,
-        };
+    pub(crate) fn set_look_at_addresses(&mut self, now: Instant) {
+        let lease = self.dhcp.as_ref().map_or(FAR_AWAY, dhcp::Client::next);
+        let next = if self.unswept > 0 { now } else { lease.min(self.six.next()) };
+        self.look_at_addresses = if next == FAR_AWAY { next } else { next.min(now + LONGEST_TIMER) };
     }
 
     /// Handles an answer of a DHCP server.
@@ -826,7 +989,7 @@ impl Host {
         let Some(&sender) = frame.get(6..12).and_then(|sender| sender.as_array()) else { return };
         let change = self.dhcp.as_mut().and_then(|client| client.hear(payload, port, sender, now));
         self.take_change(change);
-        self.set_look_at_lease(now);
+        self.set_look_at_addresses(now);
     }
 
     /// Takes or gives up an address.
@@ -861,11 +1024,12 @@ impl Host {
     /// connections are not swept yet: each is looked at here before it sends, too.
     #[cold]
     fn abort_if_lost(&mut self, index: u32, now: Instant) -> bool {
-        let own = self.own;
+        let local = self.connections.get(index).map(|connection| connection.key.local().ip());
+        let is_lost = local.is_some_and(|local| !self.is_own(local));
         let Some(connection) = self.connections.get_mut(index) else { return false };
-        let is_lost = connection.listed && connection.key.local().ip() != own;
+        let is_lost = connection.listed && is_lost;
         let Engine::Wire(wire) = &mut connection.engine else { return false };
-        if !is_lost || wire.via != Via::Ethernet {
+        if !is_lost || wire.via == Via::Local {
             return false;
         }
         // A connection that both sides have ended has not failed.
@@ -954,6 +1118,9 @@ impl Host {
 
 /// Whether the lengths and checksums of the ICMP message in an Ethernet frame are right.
 fn is_intact_message(frame: &[u8], checksums: &ChecksumCapabilities) -> bool {
+    if frame.get(ETHERNET_HEADER).is_some_and(|first| first >> 4 == 6) {
+        return message_in(frame).is_some();
+    }
     let Some(Ok(packet)) = frame.get(ETHERNET_HEADER..).map(Ipv4Packet::new_checked) else {
         return false;
     };
@@ -975,24 +1142,58 @@ pub(crate) fn poll_one<T: TxToken>(
     interface.poll_ingress_single(now, &mut device, sockets);
 }
 
-/// Returns an address for a packet. [`Error::Unreachable`] for one of IPv6, which no interface has.
-fn ip_address(address: IpAddr) -> Result<IpAddress, Error> {
-    match address {
-        IpAddr::V4(address) => Ok(IpAddress::Ipv4(address)),
-        IpAddr::V6(_) => Err(Error::Unreachable),
+/// Hands a frame, or a packet within the host, to one socket set.
+#[inline(always)]
+pub(crate) fn poll_via<T: TxToken>(
+    interfaces: &mut Interfaces,
+    via: Via,
+    sockets: &mut SocketSet<'static>,
+    frame: &[u8],
+    answer: T,
+    now: Instant,
+) {
+    if via.is_six() {
+        return poll_six(interfaces.of(via), sockets, frame, answer, now);
+    }
+    poll_one(interfaces.of(via), sockets, frame, answer, now);
+}
+
+/// Hands the packet of IPv6 in a frame to one socket set. An answer goes back to the device from which the frame came.
+#[inline(never)]
+fn poll_six<T: TxToken>(
+    interface: &mut Interface,
+    sockets: &mut SocketSet<'static>,
+    frame: &[u8],
+    token: T,
+    now: Instant,
+) {
+    if let Some((envelope, packet)) = Envelope::open(frame) {
+        poll_one(interface, sockets, packet, Enveloped { token, envelope }, now);
     }
 }
 
-pub(crate) fn ip_endpoint(endpoint: SocketAddr) -> Result<IpEndpoint, Error> {
-    Ok(IpEndpoint::new(ip_address(endpoint.ip())?, endpoint.port()))
+/// Result of a connection's turn: smoltcp's, the length of the segment that was sent, and whether none could be sent
+/// because the next hop's hardware address is not known.
+type Emitted = (PollResult, usize, bool);
+
+/// Lets a connection send its next segment into the device as a packet of IPv6 to the device with this address.
+#[inline(never)]
+fn emit_six<L: Link>(
+    interface: &mut Interface,
+    own: [u8; 6],
+    hardware: Option<[u8; 6]>,
+    link: &mut L,
+    wire: &mut Wire,
+    time: Instant,
+) -> Emitted {
+    let Some(hardware) = hardware else { return (PollResult::None, 0, true) };
+    let mut outgoing = OutgoingSix { link, envelope: Envelope::new(own, hardware), length: 0 };
+    let polled = interface.poll_egress(time, &mut outgoing, &mut wire.sockets);
+    (polled, outgoing.length.saturating_sub(smoltcp::wire::IPV6_HEADER_LEN), false)
 }
 
-pub(crate) fn endpoint(endpoint: SocketAddr) -> Result<IpListenEndpoint, Error> {
-    Ok(IpListenEndpoint { addr: Some(ip_address(endpoint.ip())?), port: endpoint.port() })
-}
-
-/// Lets a connection send its next segment into the device, or into the frame for packets within the host. Returns the
-/// result and the length of the packet.
+/// Lets a connection send its next segment into the device as a packet of IPv4, or into the frame for packets within
+/// the host.
 #[inline(always)]
 fn emit<L: Link>(
     interfaces: &mut Interfaces,
@@ -1000,28 +1201,26 @@ fn emit<L: Link>(
     link: &mut L,
     wire: &mut Wire,
     time: Instant,
-) -> (PollResult, usize) {
-    match wire.via {
-        Via::Ethernet => {
-            let mut outgoing = Outgoing { link, length: 0 };
-            let polled = interfaces.ethernet.poll_egress(time, &mut outgoing, &mut wire.sockets);
-            (polled, outgoing.length.saturating_sub(ETHERNET_HEADER))
-        }
-        Via::Local => {
-            let [frame, _] = frames;
-            let mut outgoing = Loopback(frame.as_mut());
-            let polled = interfaces.loopback.poll_egress(time, &mut outgoing, &mut wire.sockets);
-            (polled, frame.as_ref().and_then(Frame::packet).map_or(0, <[u8]>::len))
-        }
+) -> Emitted {
+    const HEADER: usize = smoltcp::wire::IPV4_HEADER_LEN;
+    if wire.via != Via::Local {
+        let mut outgoing = Outgoing { link, length: 0 };
+        let polled = interfaces.ethernet.poll_egress(time, &mut outgoing, &mut wire.sockets);
+        return (polled, outgoing.length.saturating_sub(ETHERNET_HEADER + HEADER), false);
     }
+    let [frame, _] = frames;
+    let mut outgoing = Loopback(frame.as_mut());
+    let polled = interfaces.loopback.poll_egress(time, &mut outgoing, &mut wire.sockets);
+    let length = frame.as_ref().and_then(Frame::packet).map_or(0, <[u8]>::len);
+    (polled, length.saturating_sub(HEADER), false)
 }
 
-/// Returns whether a packet of `length` bytes carried all of the `queued` data, with the current acknowledgement and
+/// Returns whether a segment of `length` bytes carried all of the `queued` data, with the current acknowledgement and
 /// window.
 #[inline(always)]
 fn is_complete(wire: &Wire, state: State, length: usize, queued: usize) -> bool {
     matches!(state, State::Established | State::CloseWait)
         && state == wire.seen.state
-        && length == DATA_HEADERS + queued
+        && length == DATA_HEADER + queued
         && wire.keepalive.is_none()
 }

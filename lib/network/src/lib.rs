@@ -20,7 +20,12 @@
 //! systems without joined ends, such connections can exchange TCP segments over a loopback interface
 //! ([`LocalConnections`]).
 //!
-//! Not supported: IPv6 to other hosts, IP fragments (dropped), multicast.
+//! **IPv6 on the wire.** smoltcp resolves addresses of IPv4 itself (ARP). For IPv6 the stack does that (modules
+//! `discovery`, `neighbours`, `six`), because smoltcp believes every advertisement and keeps the neighbours of both
+//! families in one small table, from which any host of the network could push the other family's. Its interfaces for
+//! IPv6 have packets without an Ethernet header, which the stack puts before them.
+//!
+//! Not supported: IP fragments and extension headers of IPv6 (dropped), reception of multicast.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -32,16 +37,19 @@ mod arrivals;
 mod charge;
 mod configuration;
 mod dhcp;
+mod discovery;
 mod error;
 mod frame;
 mod half_open;
 mod host;
 mod link;
 mod local;
+mod neighbours;
 mod operations;
 mod reply;
 mod schedule;
 mod secrets;
+mod six;
 mod slab;
 mod stack;
 mod table;
@@ -53,7 +61,7 @@ pub use arrivals::{LEVELS, Reader, Turn, Waiting};
 pub use charge::{Held, Owner};
 pub use configuration::{
     Address, Addressing, Configuration, Counters, Interest, Lease, Limits, LocalConnections, NAME_SERVERS, Patience,
-    Readiness, Received, Sent, Shutdown,
+    Readiness, Received, Sent, Shutdown, SixAddress, SixAddressing,
 };
 pub use error::Error;
 pub use secrets::Seeds;

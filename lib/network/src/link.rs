@@ -48,6 +48,14 @@ pub(crate) fn capabilities(link: &impl Link) -> DeviceCapabilities {
     capabilities
 }
 
+/// Describes a link for packets of IPv6, of this size at most, without their Ethernet headers.
+pub(crate) fn capabilities_of_six(ethernet: &DeviceCapabilities, mtu: usize) -> DeviceCapabilities {
+    let mut capabilities = ethernet.clone();
+    capabilities.medium = Medium::Ip;
+    capabilities.max_transmission_unit = mtu;
+    capabilities
+}
+
 /// A device with these capabilities and without frames, with which an interface is made.
 pub(crate) struct Described(pub(crate) DeviceCapabilities);
 
@@ -135,15 +143,15 @@ pub(crate) struct Outgoing<'link, L> {
     pub(crate) length: usize,
 }
 
-pub(crate) struct Measured<'a, D> {
-    departing: D,
+pub(crate) struct Measured<'a, T> {
+    token: T,
     length: &'a mut usize,
 }
 
-impl<D: Departing> TxToken for Measured<'_, D> {
+impl<T: TxToken> TxToken for Measured<'_, T> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
         *self.length = length;
-        self.departing.send(length, f)
+        self.token.consume(length, f)
     }
 }
 
@@ -153,7 +161,7 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Measured<'a, L::Departing<'a>>
+        = Measured<'a, Token<L::Departing<'a>>>
     where
         Self: 'a;
 
@@ -162,7 +170,81 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        Some(Measured { departing: self.link.depart()?, length: &mut self.length })
+        Some(Measured { token: Token(self.link.depart()?), length: &mut self.length })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        // smoltcp reads this when the interface is made; a poll does not use the answer.
+        DeviceCapabilities::default()
+    }
+}
+
+/// Length of an Ethernet header.
+const ENVELOPE: usize = 14;
+
+/// The Ethernet header of a packet of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope([u8; ENVELOPE]);
+
+impl Envelope {
+    /// Makes the header of a frame from this device to that one.
+    pub(crate) fn new(from: [u8; 6], to: [u8; 6]) -> Envelope {
+        let mut bytes = [0; ENVELOPE];
+        bytes[12..].copy_from_slice(&[0x86, 0xdd]);
+        bytes[..6].copy_from_slice(&to);
+        bytes[6..12].copy_from_slice(&from);
+        Envelope(bytes)
+    }
+
+    /// Splits a frame, and returns the header of its answer.
+    pub(crate) fn open(frame: &[u8]) -> Option<(Envelope, &[u8])> {
+        let (header, packet) = frame.split_first_chunk::<ENVELOPE>()?;
+        let [to, from] = [header.first_chunk()?, header[6..].first_chunk()?];
+        Some((Envelope::new(*to, *from), packet))
+    }
+}
+
+/// The permission to send a packet of IPv6, which is put behind this header.
+pub(crate) struct Enveloped<T> {
+    pub(crate) token: T,
+    pub(crate) envelope: Envelope,
+}
+
+impl<T: TxToken> TxToken for Enveloped<T> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        let Envelope(header) = self.envelope;
+        self.token.consume(ENVELOPE + length, |bytes| {
+            let (head, packet) = bytes.split_at_mut(ENVELOPE);
+            head.copy_from_slice(&header);
+            f(packet)
+        })
+    }
+}
+
+/// A link to one device for packets of IPv6, that records the length of the outgoing packet, for one poll.
+pub(crate) struct OutgoingSix<'link, L> {
+    pub(crate) link: &'link mut L,
+    pub(crate) envelope: Envelope,
+    pub(crate) length: usize,
+}
+
+impl<L: Link> phy::Device for OutgoingSix<'_, L> {
+    type RxToken<'a>
+        = NoToken
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = Measured<'a, Enveloped<Token<L::Departing<'a>>>>
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _: Instant) -> Option<(NoToken, Self::TxToken<'_>)> {
+        None
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
+        let token = Enveloped { token: Token(self.link.depart()?), envelope: self.envelope };
+        Some(Measured { token, length: &mut self.length })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

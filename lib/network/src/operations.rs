@@ -9,7 +9,7 @@ use smoltcp::time::Instant;
 use crate::Error;
 use crate::charge::{Charge, Held, Owner};
 use crate::configuration::{LocalConnections, Readiness, Received, Sent, Shutdown};
-use crate::host::{Host, Via, endpoint, ip_endpoint};
+use crate::host::{Host, Via};
 use crate::link::LOOPBACK_MTU;
 use crate::local::{Ending, Phase};
 use crate::secrets::{initial_sequence_number, interface_that_draws};
@@ -160,7 +160,7 @@ impl Host {
         let charge =
             Charge::new(owner, Held::Connection, options.memory() + key.memory_beyond_four(), self.connections.free())?;
         let id = match (via, self.local_connections) {
-            // The loopback interface has no IPv6.
+            // The loopback interface has no IPv6: such connections are always joined.
             (Via::Local, joined) if joined == LocalConnections::Joined || remote.is_ipv6() => {
                 self.local_connect(key, options, charge, now)?
             }
@@ -169,9 +169,7 @@ impl Host {
                 let number = initial_sequence_number(&self.sequence_numbers, key, now);
                 wire.remains.ours = number;
                 let mut interface = interface_that_draws(number, LOOPBACK_MTU, now);
-                wire.socket_mut()
-                    .connect(interface.context(), ip_endpoint(remote)?, endpoint(local)?)
-                    .map_err(|_| Error::Invalid)?;
+                wire.socket_mut().connect(interface.context(), remote, local).map_err(|_| Error::Invalid)?;
                 let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire), charge))?;
                 self.touch(index, now);
                 ConnectionId { index, generation: self.connections.generation(index) }

@@ -1,11 +1,9 @@
 //! Segments without data that the stack sends itself, for connections without a smoltcp socket.
 
-use core::net::IpAddr;
-
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl,
-    TcpPacket, TcpRepr, TcpSeqNumber,
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv4Repr, Ipv6Packet,
+    TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
 };
 
 use crate::host::Via;
@@ -26,7 +24,7 @@ impl Course {
     /// Returns the path back to the sender of `frame`, or `None` if it was not sent to this host's hardware address.
     pub(crate) fn back(via: Via, key: Key, frame: &[u8], own: [u8; 6]) -> Option<Self> {
         let mut other = [0; 6];
-        if via == Via::Ethernet {
+        if via != Via::Local {
             let received = EthernetFrame::new_checked(frame).ok()?;
             if received.dst_addr().0 != own {
                 return None;
@@ -56,12 +54,12 @@ impl Course {
 
     /// Sends a segment.
     pub(crate) fn send<T: TxToken>(&self, segment: &TcpRepr<'_>, token: T, checksums: &ChecksumCapabilities) {
-        token.consume(self.header() + packet_length(segment), |bytes| self.write(segment, bytes, checksums));
+        token.consume(self.header() + packet_length(self.key, segment), |bytes| self.write(segment, bytes, checksums));
     }
 
     fn header(&self) -> usize {
         match self.via {
-            Via::Ethernet => ETHERNET_HEADER,
+            Via::Ethernet | Via::Six | Via::NarrowSix => ETHERNET_HEADER,
             Via::Local => 0,
         }
     }
@@ -69,35 +67,42 @@ impl Course {
     /// Writes the frame with a segment; `bytes` has exactly its length.
     pub(crate) fn write(&self, segment: &TcpRepr<'_>, bytes: &mut [u8], checksums: &ChecksumCapabilities) {
         let (head, packet) = bytes.split_at_mut(self.header());
-        if self.via == Via::Ethernet {
+        if self.via != Via::Local {
             let [own, other] = self.hardware;
             let mut sent = EthernetFrame::new_unchecked(head);
             sent.set_dst_addr(EthernetAddress(other));
             sent.set_src_addr(EthernetAddress(own));
-            sent.set_ethertype(EthernetProtocol::Ipv4);
+            sent.set_ethertype(match self.via {
+                Via::Six | Via::NarrowSix => EthernetProtocol::Ipv6,
+                _ => EthernetProtocol::Ipv4,
+            });
         }
         write_packet(packet, self.key, segment, checksums);
     }
 }
 
-/// Returns the length of the IPv4 packet with this segment.
-pub(crate) fn packet_length(segment: &TcpRepr<'_>) -> usize {
-    smoltcp::wire::IPV4_HEADER_LEN + segment.buffer_len()
+/// Returns the length of the IP header of a packet with this key.
+pub(crate) fn header_length(key: Key) -> usize {
+    match key {
+        Key::Four(_) => smoltcp::wire::IPV4_HEADER_LEN,
+        Key::Six(_) => smoltcp::wire::IPV6_HEADER_LEN,
+    }
 }
 
-/// Writes an IPv4 packet with a segment from the key's local end to its remote end; `packet` has exactly its length.
+/// Returns the length of the IP packet with this key and this segment.
+pub(crate) fn packet_length(key: Key, segment: &TcpRepr<'_>) -> usize {
+    header_length(key) + segment.buffer_len()
+}
+
+/// Writes an IP packet with a segment from the key's local end to its remote end; `packet` has exactly its length.
 pub(crate) fn write_packet(packet: &mut [u8], key: Key, segment: &TcpRepr<'_>, checksums: &ChecksumCapabilities) {
-    let (IpAddr::V4(local), IpAddr::V4(remote)) = (key.local().ip(), key.remote().ip()) else { return };
-    let ip = Ipv4Repr {
-        src_addr: local,
-        dst_addr: remote,
-        next_header: IpProtocol::Tcp,
-        payload_len: segment.buffer_len(),
-        hop_limit: 64,
-    };
-    let (header, payload) = packet.split_at_mut(ip.buffer_len());
-    ip.emit(&mut Ipv4Packet::new_unchecked(header), checksums);
-    let (local, remote) = (IpAddress::Ipv4(local), IpAddress::Ipv4(remote));
+    let (local, remote) = (IpAddress::from(key.local().ip()), IpAddress::from(key.remote().ip()));
+    if matches!((local, remote), (IpAddress::Ipv4(_), IpAddress::Ipv6(_)) | (IpAddress::Ipv6(_), IpAddress::Ipv4(_))) {
+        return;
+    }
+    let ip = IpRepr::new(local, remote, IpProtocol::Tcp, segment.buffer_len(), 64);
+    let (header, payload) = packet.split_at_mut(ip.header_len());
+    ip.emit(header, checksums);
     segment.emit(&mut TcpPacket::new_unchecked(payload), &local, &remote, checksums);
 }
 
@@ -108,11 +113,23 @@ pub(crate) fn parse<'frame>(
     checksums: &ChecksumCapabilities,
 ) -> Option<TcpRepr<'frame>> {
     let start = match via {
-        Via::Ethernet => ETHERNET_HEADER,
+        Via::Ethernet | Via::Six | Via::NarrowSix => ETHERNET_HEADER,
         Via::Local => 0,
     };
-    let packet = Ipv4Packet::new_checked(frame.get(start..)?).ok()?;
+    let (source, destination, payload) = parse_ip(frame.get(start..)?, checksums)?;
+    TcpRepr::parse(&TcpPacket::new_checked(payload).ok()?, &source, &destination, checksums).ok()
+}
+
+/// Reads the addresses and the payload of a packet of either family, if its lengths and its checksum are right.
+pub(crate) fn parse_ip<'packet>(
+    packet: &'packet [u8],
+    checksums: &ChecksumCapabilities,
+) -> Option<(IpAddress, IpAddress, &'packet [u8])> {
+    if packet.first()? >> 4 == 6 {
+        let packet = Ipv6Packet::new_checked(packet).ok()?;
+        return Some((packet.src_addr().into(), packet.dst_addr().into(), packet.payload()));
+    }
+    let packet = Ipv4Packet::new_checked(packet).ok()?;
     let ip = Ipv4Repr::parse(&packet, checksums).ok()?;
-    let segment = TcpPacket::new_checked(packet.payload()).ok()?;
-    TcpRepr::parse(&segment, &IpAddress::Ipv4(ip.src_addr), &IpAddress::Ipv4(ip.dst_addr), checksums).ok()
+    Some((ip.src_addr.into(), ip.dst_addr.into(), packet.payload()))
 }

@@ -35,6 +35,8 @@ pub struct Seeds {
     pub interfaces: [u8; 16],
     /// Numbers of DHCP's exchanges, and the pauses between its requests.
     pub leases: [u8; 16],
+    /// Addresses of IPv6 in the place of those that other hosts have, and pauses before they are asked for.
+    pub addresses: [u8; 16],
 }
 
 impl Seeds {
@@ -48,6 +50,7 @@ impl Seeds {
         fill(&mut seeds.tables);
         fill(&mut seeds.interfaces);
         fill(&mut seeds.leases);
+        fill(&mut seeds.addresses);
         seeds
     }
 }
@@ -103,9 +106,9 @@ pub(crate) fn initial_sequence_number(secret: &Secret, key: Key, now: Instant) -
 /// Period of a cookie's counter. A cookie is good until the counter has changed twice.
 const COOKIE_PERIOD_SECONDS: i64 = 64;
 
-/// Segment sizes that a cookie can encode, smallest first: the minimum of every host, that of a tunnel, those of PPPoE
-/// and of Ethernet.
-const COOKIE_SEGMENTS: [u16; 4] = [536, 1220, 1452, 1460];
+/// Segment sizes that a cookie can encode, smallest first: the minimum of every host, those of IPv6's smallest packet,
+/// and of Ethernet with IPv6 and IPv4.
+const COOKIE_SEGMENTS: [u16; 4] = [536, 1220, 1440, 1460];
 
 /// Returns a SYN cookie (RFC 4987, section 3.6): our first sequence number, which encodes all that must be known of the
 /// request when it is acknowledged. Two bits choose the size of segments; all 32 are masked by the hash of the two
@@ -285,7 +288,7 @@ mod tests {
                 count
             });
         });
-        assert_eq!(count, 112);
+        assert_eq!(count, 128);
         assert_eq!(seeds.cookies[0], 17);
         assert_eq!(halves(seeds.sequence_numbers)[1].to_le_bytes()[0], 9);
     }

@@ -1,7 +1,7 @@
 //! The stack: the socket operations for a kernel, and the poll that drives all work.
 
 use alloc::sync::Arc;
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use core::task::Waker;
 
 use ethernet::{BEGINNING, Link};
@@ -14,15 +14,17 @@ use crate::Error;
 use crate::arrivals::{Allowance, Arrivals, Reader, Taken, Turn, Waiting};
 use crate::charge::Owner;
 use crate::configuration::{
-    Addressing, Configuration, Counters, Interest, Lease, LocalConnections, Readiness, Received, Sent, Shutdown,
+    Address, Addressing, Configuration, Counters, Interest, Lease, LocalConnections, Readiness, Received, Sent,
+    Shutdown, SixAddress, SixAddressing,
 };
 use crate::dhcp;
 use crate::frame::Packet;
 use crate::half_open::HalfOpen;
-use crate::host::{FAR_AWAY, Host, Interfaces};
+use crate::host::{FAR_AWAY, Host, Interfaces, interface_of_six};
 use crate::link::{self, Answer, Described, Frame, Loopback};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{Secret, halves};
+use crate::six::{LEAST_MTU, SixNetwork};
 use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Hash, LocalEnd, Ports, Sharing, Table};
 use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
@@ -109,7 +111,7 @@ enum Seen {
     Some,
 }
 
-/// Makes the interfaces: that of the link, and the one for packets within the host.
+/// Makes the interfaces: those of the link, and the one for packets within the host.
 fn interfaces(
     capabilities: &DeviceCapabilities,
     hardware: EthernetAddress,
@@ -125,7 +127,9 @@ fn interfaces(
     let mut loopback = Interface::new(config, &mut Loopback(None), now);
     // Packets sent there are always for this host.
     loopback.set_any_ip(true);
-    Interfaces { ethernet, loopback }
+    let six = |mtu| interface_of_six(capabilities, mtu, ethernet_seed, now);
+    let mtu = capabilities.ip_mtu();
+    Interfaces { ethernet, loopback, six: six(mtu), narrow_six: six(mtu.min(LEAST_MTU)) }
 }
 
 impl<L: Link> Stack<L> {
@@ -158,7 +162,10 @@ impl<L: Link> Stack<L> {
             network: Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 32),
             gateway: None,
             ethernet_mtu: capabilities.ip_mtu(),
-            checksums: capabilities.checksum,
+            six: SixNetwork::new(hardware.0, capabilities.ip_mtu(), Secret::new(seeds.addresses)),
+            checksums: capabilities.checksum.clone(),
+            capabilities: capabilities.clone(),
+            answers_of_six: Allowance::NEW,
             limits,
             admits: || true,
             patience,
@@ -188,7 +195,7 @@ impl<L: Link> Stack<L> {
             dhcp: None,
             lease: None,
             unswept: 0,
-            look_at_lease: FAR_AWAY,
+            look_at_addresses: FAR_AWAY,
         };
         match configuration.address {
             Addressing::Nowhere => {}
@@ -199,9 +206,14 @@ impl<L: Link> Stack<L> {
                 host.datagram_ports
                     .bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, dhcp::CLIENT_PORT).into(), Sharing::Exclusive)?;
                 host.dhcp = Some(dhcp::Client::new(hardware.0, host.ethernet_mtu, secret, now));
-                host.look_at_lease = now;
             }
         }
+        match configuration.six {
+            SixAddressing::Off => {}
+            SixAddressing::LinkLocal => host.six.start(false, now),
+            SixAddressing::Automatic => host.six.start(true, now),
+        }
+        host.set_look_at_addresses(now);
         let arrivals = Arrivals::new(limits.arrivals, capabilities.max_transmission_unit)?;
         Ok(Stack { link, host, arrivals })
     }
@@ -266,6 +278,37 @@ impl<L: Link> Stack<L> {
         self.host.lease.as_ref()
     }
 
+    /// Returns the host's own hardware address, and the size of the largest packet that it sends.
+    pub fn interface(&self) -> ([u8; 6], usize) {
+        (self.host.hardware, self.host.ethernet_mtu)
+    }
+
+    /// Returns the host's place in an IPv4 network.
+    pub fn place(&self) -> Option<Address> {
+        let address = self.address()?;
+        Some(Address { address, prefix: self.host.network.prefix_len(), gateway: self.host.gateway })
+    }
+
+    /// Returns the host's addresses of IPv6 on the Ethernet interface.
+    pub fn six_addresses(&self) -> impl Iterator<Item = SixAddress> {
+        self.host.six.addresses()
+    }
+
+    /// Returns the networks of IPv6 whose hosts are neighbours, with the number of bits that name each.
+    pub fn six_prefixes(&self) -> impl Iterator<Item = (Ipv6Addr, u8)> {
+        self.host.six.link_prefixes()
+    }
+
+    /// Returns the routers of IPv6, the preferred ones first.
+    pub fn six_routers(&self) -> impl Iterator<Item = Ipv6Addr> {
+        self.host.six.routers()
+    }
+
+    /// Returns the servers that resolve names which routers of IPv6 have advertised.
+    pub fn six_name_servers(&self) -> impl Iterator<Item = Ipv6Addr> {
+        self.host.six.name_servers()
+    }
+
     /// Does all work that is due: takes arrived frames, handles expired timers, sends. Returns the time of the next
     /// call, if no event comes before; a time that has passed means at once, after others had their turn.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
@@ -317,8 +360,8 @@ impl<L: Link> Stack<L> {
             }
         }
         let _ = order.look();
-        if self.host.look_at_lease <= now {
-            self.host.keep_lease(&mut self.link, now);
+        if self.host.look_at_addresses <= now {
+            self.host.keep_addresses(&mut self.link, now);
         }
         self.host.expire_records(&mut self.link, now);
         self.host.expire(now, |reader| order.begin(reader));
@@ -350,7 +393,7 @@ impl<L: Link> Stack<L> {
             self.host.counters.frames_received += 1;
             let length = frame.length.min(room.len());
             let mut packet = self.host.classify(&room[..if frame.kept.is_some() { BEGINNING } else { length }], length);
-            if let (Some(kept), Packet::Drop | Packet::Other) = (frame.kept, packet) {
+            if let (Some(kept), Packet::Drop | Packet::Other | Packet::Message(_)) = (frame.kept, packet) {
                 // Its headers may be longer.
                 self.link.take_kept(kept, &mut room[..length]);
                 frame.kept = None;
@@ -839,10 +882,7 @@ impl<L: Link> Stack<L> {
         let failed = socket.failure.is_some();
         Ok(Readiness {
             receive: failed || !socket.arrived.is_empty(),
-            send: match &mut socket.departing {
-                Some(_) => socket.departing()?.can_send(),
-                None => true,
-            },
+            send: socket.can_send(),
             failed,
             ..Readiness::default()
         })

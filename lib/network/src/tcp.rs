@@ -471,6 +471,15 @@ impl Wire {
             || (segment.is_reset() && segment.sequence == self.next_number())
     }
 
+    /// Whether a segment with this number was sent and is not acknowledged yet.
+    pub(crate) fn is_under_way(&self, sequence: u32) -> bool {
+        let socket = self.socket();
+        match socket.state() {
+            State::SynSent => sequence == self.remains.ours,
+            _ => (sequence.wrapping_sub(self.acknowledged) as usize) < socket.send_queue(),
+        }
+    }
+
     pub(crate) fn is_in_window(&self, segment: &Segment) -> bool {
         (segment.sequence.wrapping_sub(self.next_number()) as usize) < self.free()
     }

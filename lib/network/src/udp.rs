@@ -4,7 +4,7 @@
 //! sockets of this host there is nothing else. Only datagrams that leave through the Ethernet interface go through a
 //! smoltcp socket, because address resolution is smoltcp's; it is made with the first such datagram.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use alloc::vec::Vec;
 use ethernet::Link;
@@ -12,17 +12,18 @@ use smoltcp::iface::{PollResult, SocketHandle, SocketSet, SocketStorage};
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::socket::udp;
 use smoltcp::storage::{PacketBuffer, PacketMetadata};
-use smoltcp::time::Instant;
-use smoltcp::wire::{IpListenEndpoint, Ipv4Packet, UdpPacket, UdpRepr};
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{IpListenEndpoint, IpProtocol, Ipv6Packet, Ipv6Repr, UDP_HEADER_LEN, UdpPacket, UdpRepr};
 use waiters::Waiters;
 
 use crate::Error;
 use crate::arrivals::Reader;
 use crate::configuration::{Interest, Sent};
 use crate::dhcp;
-use crate::host::{Host, RETRY, Via, endpoint, ip_endpoint, poll_one};
-use crate::link::Outgoing;
+use crate::host::{Host, RESOLUTION_RETRY, RETRY, Via, poll_via};
+use crate::link::{Envelope, Enveloped, Outgoing, Token};
 use crate::operations::or_this_host;
+use crate::reply::parse_ip;
 use crate::slab::DatagramId;
 use crate::table::{Key, LocalEnd, Sharing, insert_all};
 use crate::tcp::{BUFFER_LIMITS, zeroed};
@@ -69,14 +70,45 @@ impl DatagramOptions {
         self.receive_buffer + self.datagrams * size_of::<PacketMetadata<SocketAddr>>()
     }
 
-    /// Returns the bytes of the smoltcp socket with the send buffer and its records.
+    /// Returns the bytes of the smoltcp socket with the send buffer and its records: the most that datagrams on their
+    /// way out take.
     fn send_memory(&self) -> usize {
         size_of::<SocketStorage<'static>>() + self.send_buffer + self.datagrams * size_of::<udp::PacketMetadata>()
     }
+
+    /// Returns the bytes of the send buffer and its records for datagrams over IPv6.
+    fn send_memory_of_six(&self) -> usize {
+        self.send_buffer + self.datagrams * size_of::<PacketMetadata<SixWay>>()
+    }
+}
+
+// As many datagrams over IPv6 must fit into what is charged.
+const _: () = assert!(size_of::<PacketMetadata<SixWay>>() <= size_of::<udp::PacketMetadata>());
+
+/// Ends of a datagram over IPv6, but for the local port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SixWay {
+    from: Ipv6Addr,
+    to: Ipv6Addr,
+    port: u16,
+}
+
+/// Datagrams that wait for the device, or for a hardware address. A socket has those of one family at a time.
+pub(crate) enum DepartingDatagrams {
+    None,
+    Four(SocketSet<'static>),
+    Six {
+        datagrams: PacketBuffer<'static, SixWay>,
+        /// Time since which the first one waits for a hardware address.
+        waits_since: Option<Instant>,
+    },
 }
 
 /// Number of datagrams that a socket may send before the next one's turn.
 const BURST: usize = 8;
+
+/// Time for which a datagram waits for a hardware address: as long as a neighbour is asked.
+const RESOLUTION_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Longest payload of one datagram: the capacity of an IPv4 packet.
 pub(crate) const LONGEST: usize = 65_507;
@@ -86,7 +118,7 @@ pub(crate) struct Datagrams {
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) options: DatagramOptions,
     pub(crate) arrived: PacketBuffer<'static, SocketAddr>,
-    pub(crate) departing: Option<SocketSet<'static>>,
+    pub(crate) departing: DepartingDatagrams,
     /// This host's address in the datagrams that wait in `departing`.
     departs_from: Ipv4Addr,
     pub(crate) failure: Option<Error>,
@@ -109,7 +141,7 @@ impl Datagrams {
                 zeroed(PacketMetadata::EMPTY, options.datagrams)?,
                 zeroed(0, options.receive_buffer)?,
             ),
-            departing: None,
+            departing: DepartingDatagrams::None,
             departs_from: Ipv4Addr::UNSPECIFIED,
             failure: None,
             reports_all: false,
@@ -136,13 +168,49 @@ impl Datagrams {
 
     /// Returns the memory of its buffers, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        let send = if self.departing.is_some() { self.options.send_memory() } else { 0 };
+        let send = match self.departing {
+            DepartingDatagrams::None => 0,
+            DepartingDatagrams::Four(_) => self.options.send_memory(),
+            DepartingDatagrams::Six { .. } => self.options.send_memory_of_six(),
+        };
         self.options.receive_memory() + send
     }
 
-    /// Returns the smoltcp socket, made if there is none yet.
-    pub(crate) fn departing(&mut self) -> Result<&mut udp::Socket<'static>, Error> {
-        if self.departing.is_none() {
+    /// Whether one more datagram may be sent, as far as that is known without its length.
+    pub(crate) fn can_send(&self) -> bool {
+        match &self.departing {
+            DepartingDatagrams::None => true,
+            DepartingDatagrams::Four(sockets) => sockets.get::<udp::Socket<'_>>(SocketHandle::default()).can_send(),
+            DepartingDatagrams::Six { datagrams, .. } => !datagrams.is_full(),
+        }
+    }
+
+    /// Returns the buffer for datagrams over IPv6, made if there is none yet; `None` while some over IPv4 wait.
+    fn departing_six(&mut self) -> Result<Option<&mut PacketBuffer<'static, SixWay>>, Error> {
+        if let DepartingDatagrams::Four(sockets) = &self.departing
+            && sockets.get::<udp::Socket<'_>>(SocketHandle::default()).send_queue() > 0
+        {
+            return Ok(None);
+        }
+        if !matches!(self.departing, DepartingDatagrams::Six { .. }) {
+            self.departing = DepartingDatagrams::None;
+            let records = zeroed(PacketMetadata::EMPTY, self.options.datagrams)?;
+            let datagrams = PacketBuffer::new(records, zeroed(0, self.options.send_buffer)?);
+            self.departing = DepartingDatagrams::Six { datagrams, waits_since: None };
+        }
+        match &mut self.departing {
+            DepartingDatagrams::Six { datagrams, .. } => Ok(Some(datagrams)),
+            _ => Err(Error::OutOfMemory),
+        }
+    }
+
+    /// Returns the smoltcp socket for datagrams over IPv4, made if there is none yet; `None` while some over IPv6 wait.
+    pub(crate) fn departing_four(&mut self) -> Result<Option<&mut udp::Socket<'static>>, Error> {
+        if matches!(&self.departing, DepartingDatagrams::Six { datagrams, .. } if !datagrams.is_empty()) {
+            return Ok(None);
+        }
+        if !matches!(self.departing, DepartingDatagrams::Four(_)) {
+            self.departing = DepartingDatagrams::None;
             let count = self.options.datagrams;
             let mut socket = udp::Socket::new(
                 udp::PacketBuffer::new(Vec::new(), Vec::new()),
@@ -151,29 +219,36 @@ impl Datagrams {
                     zeroed(0, self.options.send_buffer)?,
                 ),
             );
-            let local = self.local.address;
-            let addr = if local.ip().is_unspecified() { None } else { endpoint(local)?.addr };
-            socket.bind(IpListenEndpoint { addr, port: local.port() }).map_err(|_| Error::Invalid)?;
+            // Each datagram has its own address.
+            let port = self.local.address.port();
+            socket.bind(IpListenEndpoint { addr: None, port }).map_err(|_| Error::Invalid)?;
             let mut storage = Vec::new();
             storage.try_reserve_exact(1)?;
             storage.push(SocketStorage::EMPTY);
             let mut sockets = SocketSet::new(storage);
             sockets.add(socket);
-            self.departing = Some(sockets);
+            self.departing = DepartingDatagrams::Four(sockets);
         }
         match &mut self.departing {
-            Some(sockets) => Ok(sockets.get_mut(SocketHandle::default())),
-            None => Err(Error::OutOfMemory),
+            DepartingDatagrams::Four(sockets) => Ok(Some(sockets.get_mut(SocketHandle::default()))),
+            _ => Err(Error::OutOfMemory),
         }
     }
 
     /// Drops the datagrams that wait to leave if they would leave from an address that this host has lost: it may be
     /// another host's by now.
     fn forget_departing_unless_from(&mut self, own: Ipv4Addr) {
-        if self.departing.is_some() && self.departs_from != own {
-            self.departing = None;
+        if matches!(self.departing, DepartingDatagrams::Four(_)) && self.departs_from != own {
+            self.departing = DepartingDatagrams::None;
             self.senders.wake_all();
         }
+    }
+
+    /// Records a failure, which the next call reports.
+    fn fail(&mut self, failure: Error) {
+        self.failure = Some(failure);
+        self.receivers.wake_all();
+        self.senders.wake_all();
     }
 
     /// Stores a datagram of `length` bytes that `fill` writes, or drops it if there is no room, as users of UDP must
@@ -259,11 +334,14 @@ impl Host {
 
     pub(crate) fn udp_input<T: TxToken>(&mut self, key: Key, frame: &[u8], answer: T, now: Instant) {
         let (local, remote) = (key.local(), key.remote());
-        if local.port() == dhcp::CLIENT_PORT && self.dhcp.is_some() {
+        if local.port() == dhcp::CLIENT_PORT && local.is_ipv4() && self.dhcp.is_some() {
             self.lease_input(remote.port(), frame, now);
             return;
         }
         let for_us = self.is_own(local.ip()) || matches!(local.ip(), IpAddr::V4(address) if self.is_broadcast(address));
+        if local.is_ipv6() && self.is_forged(key) {
+            return;
+        }
         let receiver = self.find_datagrams(key).and_then(|index| self.datagrams.get_mut(index));
         match receiver {
             Some(socket) if for_us => {
@@ -274,7 +352,11 @@ impl Host {
                 }
             }
             // smoltcp checks the datagram and answers that the port is unreachable.
-            _ => poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now),
+            _ if local.is_ipv4() => poll_via(&mut self.interfaces, Via::Ethernet, &mut self.stray, frame, answer, now),
+            _ if for_us && self.answers_of_six.takes_one(now) => {
+                poll_via(&mut self.interfaces, Via::Six, &mut self.stray, frame, answer, now);
+            }
+            _ => {}
         }
     }
 
@@ -305,6 +387,7 @@ impl Host {
         match way.via {
             Via::Local => self.udp_send_here(id, way, length, fill),
             Via::Ethernet => self.udp_send_out(id, way, length, fill),
+            Via::Six | Via::NarrowSix => self.udp_send_six(id, length, way, fill),
         }
     }
 
@@ -360,9 +443,10 @@ impl Host {
         if length > socket.options.send_buffer {
             return Err(Error::TooLong);
         }
-        let mut meta = udp::UdpMetadata::from(ip_endpoint(to)?);
-        meta.local_address = endpoint(from)?.addr;
-        match socket.departing()?.send(length, meta) {
+        let mut meta = udp::UdpMetadata::from(to);
+        meta.local_address = Some(from.ip().into());
+        let Some(departing) = socket.departing_four()? else { return Ok(Sent::Full) };
+        match departing.send(length, meta) {
             Ok(room) => fill(room),
             Err(udp::SendError::BufferFull) => return Ok(Sent::Full),
             Err(_) => return Err(Error::Unreachable),
@@ -371,20 +455,55 @@ impl Host {
         Ok(Sent::Bytes(length))
     }
 
+    /// Puts a datagram over IPv6 into the socket's send buffer.
+    fn udp_send_six(
+        &mut self,
+        id: DatagramId,
+        length: usize,
+        Way { from, to, via: _ }: Way,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Sent, Error> {
+        let (IpAddr::V6(own), IpAddr::V6(remote)) = (from.ip(), to.ip()) else { return Err(Error::Invalid) };
+        if length + UDP_HEADER_LEN + smoltcp::wire::IPV6_HEADER_LEN > self.six.mtu_to(remote) {
+            return Err(Error::TooLong);
+        }
+        let socket = self.datagram(id)?;
+        if length > socket.options.send_buffer {
+            return Err(Error::TooLong);
+        }
+        let Some(departing) = socket.departing_six()? else { return Ok(Sent::Full) };
+        match departing.enqueue(length, SixWay { from: own, to: remote, port: to.port() }) {
+            Ok(room) => fill(room),
+            Err(_) => return Ok(Sent::Full),
+        }
+        self.datagram_work.push(id.index);
+        Ok(Sent::Bytes(length))
+    }
+
     /// Reports to the sending socket that `remote` is unreachable.
     pub(crate) fn udp_unreachable(&mut self, key: Key) {
-        let here = key.without_remote();
-        let index = self
-            .datagram_table
-            .find(key)
-            .or_else(|| self.datagram_table.find(key.anywhere()))
-            .or_else(|| self.find_reporting(here))
-            .or_else(|| self.find_reporting(here.anywhere()));
+        let connected = self.datagram_table.find(key).or_else(|| self.datagram_table.find(key.anywhere()));
+        let index = connected.or_else(|| self.find_reporting_anywhere(key));
         if let Some(socket) = index.and_then(|index| self.datagrams.get_mut(index)) {
-            socket.failure = Some(Error::Refused);
-            socket.receivers.wake_all();
-            socket.senders.wake_all();
+            socket.fail(Error::Refused);
         }
+    }
+
+    /// Reports to the sending socket that a datagram was too large for its way, if it wants such reports. Returns
+    /// whether there is such a socket.
+    pub(crate) fn udp_too_large(&mut self, key: Key) -> bool {
+        if let Some(index) = self.find_reporting_anywhere(key)
+            && let Some(socket) = self.datagrams.get_mut(index)
+        {
+            socket.fail(Error::TooLong);
+        }
+        self.find_datagrams(key).is_some()
+    }
+
+    /// Returns the socket without a peer, at the local end of this key, that reports failures of all of its datagrams.
+    fn find_reporting_anywhere(&self, key: Key) -> Option<u32> {
+        let here = key.without_remote();
+        self.find_reporting(here).or_else(|| self.find_reporting(here.anywhere()))
     }
 
     /// Returns the socket with this key, without a peer, that reports failures of all of its datagrams.
@@ -399,8 +518,10 @@ impl Host {
             return 1;
         };
         socket.forget_departing_unless_from(self.own);
-        let Some(sockets) = &mut socket.departing else {
-            return 1;
+        let sockets = match &mut socket.departing {
+            DepartingDatagrams::None => return 1,
+            DepartingDatagrams::Four(sockets) => sockets,
+            DepartingDatagrams::Six { .. } => return self.egress_of_six(link, index, now),
         };
         let mut sent = 0;
         let mut outgoing = Outgoing { link, length: 0 };
@@ -420,6 +541,56 @@ impl Host {
         sent.max(1)
     }
 
+    /// Lets a socket send stored datagrams over IPv6. Returns their number, and at least one.
+    fn egress_of_six<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> usize {
+        let mut sent = 0;
+        let mut has_dropped = false;
+        while let Some(socket) = self.datagrams.get_mut(index)
+            && let DepartingDatagrams::Six { datagrams, waits_since } = &mut socket.departing
+            && let Ok((&SixWay { from, to, port }, payload)) = datagrams.peek()
+        {
+            if sent == BURST {
+                self.datagram_work.push(index);
+                break;
+            }
+            // The address may be lost meanwhile: another host's by now.
+            if self.six.is_own(from) {
+                let Some(hardware) = self.six.hardware_of(to.into(), now) else {
+                    let since = *waits_since.get_or_insert(now);
+                    if now < since + RESOLUTION_PATIENCE {
+                        self.datagram_timers.no_later_than(index, now + RESOLUTION_RETRY);
+                        self.discover(link, now);
+                        break;
+                    }
+                    *waits_since = None;
+                    let _ = datagrams.dequeue();
+                    let remote = SocketAddr::new(to.into(), port);
+                    if socket.remote == Some(remote) || socket.reports_all {
+                        socket.fail(Error::Unreachable);
+                    }
+                    has_dropped = true;
+                    continue;
+                };
+                let Some(departing) = link.depart() else {
+                    self.datagram_timers.no_later_than(index, now + RETRY);
+                    break;
+                };
+                let envelope = Envelope::new(self.hardware, hardware);
+                let token = Enveloped { token: Token(departing), envelope };
+                let udp = UdpRepr { src_port: socket.local.address.port(), dst_port: port };
+                send_over_six(from, to, &udp, payload, token, &self.checksums);
+                sent += 1;
+            }
+            *waits_since = None;
+            let _ = datagrams.dequeue();
+            has_dropped = true;
+        }
+        if has_dropped && let Some(socket) = self.datagrams.get_mut(index) {
+            socket.senders.wake_all();
+        }
+        sent.max(1)
+    }
+
     pub(crate) fn udp_close(&mut self, id: DatagramId) -> Result<(), Error> {
         let socket = self.datagram(id)?;
         socket.receivers.wake_all();
@@ -433,14 +604,36 @@ impl Host {
     }
 }
 
+/// Sends a datagram over IPv6.
+fn send_over_six<T: TxToken>(
+    from: Ipv6Addr,
+    to: Ipv6Addr,
+    udp: &UdpRepr,
+    payload: &[u8],
+    token: T,
+    checksums: &ChecksumCapabilities,
+) {
+    let ip = Ipv6Repr {
+        src_addr: from,
+        dst_addr: to,
+        next_header: IpProtocol::Udp,
+        payload_len: UDP_HEADER_LEN + payload.len(),
+        // A group of the network is not left.
+        hop_limit: if to.is_multicast() { 1 } else { 64 },
+    };
+    token.consume(ip.buffer_len() + ip.payload_len, |bytes| {
+        let (header, datagram) = bytes.split_at_mut(ip.buffer_len());
+        ip.emit(&mut Ipv6Packet::new_unchecked(header));
+        let write = |bytes: &mut [u8]| bytes.copy_from_slice(payload);
+        let (from, to) = (from.into(), to.into());
+        udp.emit(&mut UdpPacket::new_unchecked(datagram), &from, &to, payload.len(), write, checksums);
+    });
+}
+
 /// Returns the payload of the datagram in an Ethernet frame, if its lengths and checksums are right.
 pub(crate) fn datagram_payload<'frame>(frame: &'frame [u8], checksums: &ChecksumCapabilities) -> Option<&'frame [u8]> {
-    let packet = Ipv4Packet::new_checked(frame.get(14..)?).ok()?;
-    if checksums.ipv4.rx() && !packet.verify_checksum() {
-        return None;
-    }
-    let (source, destination) = (packet.src_addr().into(), packet.dst_addr().into());
-    let datagram = UdpPacket::new_checked(packet.payload()).ok()?;
+    let (source, destination, payload) = parse_ip(frame.get(14..)?, checksums)?;
+    let datagram = UdpPacket::new_checked(payload).ok()?;
     UdpRepr::parse(&datagram, &source, &destination, checksums).ok()?;
     Some(datagram.payload())
 }
@@ -464,15 +657,18 @@ mod tests {
         ] {
             let (stated, taken) = with_memory(LIMIT, || {
                 let mut socket = Datagrams::new(local, options).unwrap();
+                let is_exact = |bytes: usize| is_there(LIMIT - bytes) && !is_there(LIMIT - bytes + 1);
                 let before = socket.memory();
-                let receiving = is_there(LIMIT - before) && !is_there(LIMIT - before + 1);
-                socket.departing().unwrap();
+                let receiving = is_exact(before);
+                socket.departing_six().unwrap().unwrap();
+                let six = socket.memory();
+                let with_six = is_exact(six);
+                socket.departing_four().unwrap().unwrap();
                 let after = socket.memory();
-                let both = is_there(LIMIT - after) && !is_there(LIMIT - after + 1);
-                ((before, after), (receiving, both))
+                ((before, after, six), (receiving, with_six, is_exact(after)))
             });
-            assert_eq!(taken, (true, true), "{options:?}: {stated:?}");
-            assert!(stated.0 < stated.1);
+            assert_eq!(taken, (true, true, true), "{options:?}: {stated:?}");
+            assert!(stated.0 < stated.2 && stated.2 < stated.1);
             // The socket itself is charged beside its buffers.
             assert_eq!(options.memory(), size_of::<Datagrams>() + stated.1);
         }

@@ -376,7 +376,7 @@ mod tests {
             let only = socket(program, types::AF_INET6, types::SOCK_DGRAM);
             assert_eq!(set_six_only(program, only, 1), Ok(0));
             assert_eq!(with_address(program, SystemCall::Connect, only, mapped(), 5100), Err(Errno::ENETUNREACH));
-            assert_eq!(with_address(program, SystemCall::Connect, only, FOUR, 5100), Err(Errno::ENETUNREACH));
+            assert_eq!(with_address(program, SystemCall::Connect, only, FOUR, 5100), Err(Errno::EAFNOSUPPORT));
             assert_eq!(with_address(program, SystemCall::Connect, only, SIX, 5100), Ok(0));
             assert_eq!(set_six_only(program, only, 0), Err(Errno::EINVAL));
         });
@@ -391,7 +391,16 @@ mod tests {
             );
             for call in [SystemCall::Bind, SystemCall::Connect] {
                 assert_eq!(with_address(program, call, four, SIX, 5200), Err(Errno::EAFNOSUPPORT));
-                assert_eq!(with_address(program, call, six, FOUR, 5200), Err(Errno::EAFNOSUPPORT));
+            }
+            // Linux's `bind` looks at the length first.
+            assert_eq!(with_address(program, SystemCall::Bind, six, FOUR, 5200), Err(Errno::EINVAL));
+            assert_eq!(with_address(program, SystemCall::Connect, six, FOUR, 5200), Err(Errno::EAFNOSUPPORT));
+            // An address of one network only belongs to an interface.
+            for (scope, refused) in [(0, Errno::EINVAL), (9, Errno::ENODEV), (2, Errno::EADDRNOTAVAIL)] {
+                let end = SocketAddr::V6(SocketAddrV6::new("fe80::1".parse().unwrap(), 5200, 0, scope));
+                let (bytes, length) = bytes_of_address(end);
+                let place = program.store(&bytes[..length]);
+                assert_eq!(program.call(SystemCall::Bind, [six, place, length]), Err(refused), "scope {scope}");
             }
             let elsewhere = IpAddr::V6("2001:db8::1".parse().unwrap());
             assert_eq!(with_address(program, SystemCall::Bind, six, elsewhere, 5200), Err(Errno::EADDRNOTAVAIL));

@@ -1,5 +1,5 @@
-//! The source of the machine's address, and what the network tells about itself: the boot word `ip=`, and
-//! `/proc/net/pnp`.
+//! The source of the machine's addresses, and what the network tells about itself: the boot words `ip=`,
+//! `ipv6.disable=` and `ipv6.autoconf=`, `/proc/net/pnp` and `/proc/net/if_inet6`.
 //!
 //! The word has the form of Linux's (its documentation, `nfsroot`): `ip=dhcp`, `ip=off`, or fields between colons, of
 //! which these count: `ip=ADDRESS:SERVER:ROUTER:NETMASK:NAME:DEVICE:METHOD:NAMESERVER:NAMESERVER`. Without the word a
@@ -7,13 +7,20 @@
 
 use alloc::string::String;
 use core::fmt::Write;
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
-use network::{Address, Addressing, Lease, NAME_SERVERS};
+use heapless::Vec as FixedVec;
+use network::{Address, Addressing, Lease, NAME_SERVERS, SixAddress, SixAddressing};
 use platform::println;
 use spin::Once;
 
 use crate::network::stack::STACK;
+
+/// Numbers of the interfaces, as programs name them: that of connections within the machine, and the network card.
+pub(crate) const LOOPBACK: u32 = 1;
+pub(crate) const CARD: u32 = 2;
+/// Name of the network card.
+const NAME_OF_CARD: &str = "eth0";
 
 /// The address and the name servers of the boot word, as a lease that never ends.
 static FIXED: Once<Lease> = Once::new();
@@ -37,6 +44,25 @@ pub(super) fn of_boot_word(word: Option<&str>) -> Addressing {
             println!("network: ip={word}: {wrong}; {instead}");
             addressing
         }
+    }
+}
+
+/// Reads the boot words for IPv6, which are Linux's: `ipv6.disable=1`, and `ipv6.autoconf=0` for the link-local address
+/// alone.
+pub(super) fn six_of_boot_words(disable: Option<&str>, automatic: Option<&str>) -> SixAddressing {
+    for (name, word) in [("ipv6.disable", disable), ("ipv6.autoconf", automatic)] {
+        if let Some(wrong) = word.filter(|word| !matches!(*word, "0" | "1")) {
+            println!("network: {name}={wrong} is neither 0 nor 1; it does not count");
+        }
+    }
+    addressing_of_six(disable, automatic)
+}
+
+fn addressing_of_six(disable: Option<&str>, automatic: Option<&str>) -> SixAddressing {
+    match (disable, automatic) {
+        (Some("1"), _) => SixAddressing::Off,
+        (_, Some("0")) => SixAddressing::LinkLocal,
+        _ => SixAddressing::Automatic,
     }
 }
 
@@ -95,12 +121,87 @@ fn mask_of_class(address: Ipv4Addr) -> Ipv4Addr {
 /// `/etc/resolv.conf` is a link.
 #[doc(alias = "resolv.conf")]
 pub(crate) fn plug_and_play() -> String {
-    let leased = STACK.lock().as_ref().and_then(|stack| stack.lease().copied());
-    match (leased, FIXED.get()) {
+    let mut servers_of_six = [None; NAME_SERVERS];
+    let leased = STACK.lock().as_ref().and_then(|stack| {
+        for (place, server) in servers_of_six.iter_mut().zip(stack.six_name_servers()) {
+            *place = Some(server);
+        }
+        stack.lease().copied()
+    });
+    let mut text = match (leased, FIXED.get()) {
         (Some(lease), _) => told("DHCP", &lease),
         (None, Some(fixed)) => told("MANUAL", fixed),
         (None, None) => String::new(),
+    };
+    tell_servers_of_six(&mut text, &servers_of_six);
+    text
+}
+
+/// Adds the name servers that routers of IPv6 have advertised, as far as there is room for them.
+fn tell_servers_of_six(text: &mut String, servers: &[Option<Ipv6Addr>]) {
+    let told = text.lines().filter(|line| line.starts_with("nameserver")).count();
+    for server in servers.iter().flatten().take(NAME_SERVERS.saturating_sub(told)) {
+        // A string takes everything.
+        let _ = match server.is_unicast_link_local() {
+            true => writeln!(text, "nameserver {server}%{CARD}"),
+            false => writeln!(text, "nameserver {server}"),
+        };
     }
+}
+
+/// Makes the contents of `/proc/net/if_inet6`: the addresses of IPv6.
+pub(crate) fn addresses_of_six() -> String {
+    let mut addresses: FixedVec<SixAddress, MOST_ADDRESSES> = FixedVec::new();
+    if let Some(stack) = STACK.lock().as_ref() {
+        addresses.extend(stack.six_addresses().take(MOST_ADDRESSES));
+    }
+    let mut text = String::new();
+    let mut line = |address: Ipv6Addr, interface: u32, prefix: u8, flags: u8, name: &str| {
+        // A string takes everything.
+        let scope = scope_of(address);
+        let bits = address.to_bits();
+        let _ = writeln!(text, "{bits:032x} {interface:02x} {prefix:02x} {scope:02x} {flags:02x} {name:>8}");
+    };
+    line(Ipv6Addr::LOCALHOST, LOOPBACK, 128, address_flag::PERMANENT, "lo");
+    for own in &addresses {
+        line(own.address, CARD, own.prefix, flags_of(own), NAME_OF_CARD);
+    }
+    text
+}
+
+/// Most addresses of IPv6 that are told.
+const MOST_ADDRESSES: usize = 8;
+
+/// Returns the scope of an address of this machine in Linux's numbers.
+fn scope_of(address: Ipv6Addr) -> u8 {
+    const SITE_LOCAL: u16 = 0xfec0;
+    if address.is_loopback() {
+        0x10
+    } else if address.is_unicast_link_local() {
+        0x20
+    } else if address.segments()[0] & 0xffc0 == SITE_LOCAL {
+        0x40
+    } else {
+        0
+    }
+}
+
+/// Flags of an address (`IFA_F_*` in rtnetlink(7)).
+mod address_flag {
+    pub(super) const DUPLICATE: u8 = 0x08;
+    pub(super) const DEPRECATED: u8 = 0x20;
+    pub(super) const TENTATIVE: u8 = 0x40;
+    pub(super) const PERMANENT: u8 = 0x80;
+}
+
+fn flags_of(own: &SixAddress) -> u8 {
+    let flags = [
+        (own.is_permanent, address_flag::PERMANENT),
+        (own.is_tentative || own.is_duplicate, address_flag::TENTATIVE),
+        (own.is_duplicate, address_flag::DUPLICATE),
+        (own.is_deprecated, address_flag::DEPRECATED),
+    ];
+    flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
 }
 
 fn told(method: &str, lease: &Lease) -> String {
@@ -162,6 +263,41 @@ mod tests {
         ] {
             assert!(read(Some(wrong)).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_boot_words_for_six_are_linux_s() {
+        assert_eq!(addressing_of_six(None, None), SixAddressing::Automatic);
+        assert_eq!(addressing_of_six(Some("0"), Some("1")), SixAddressing::Automatic);
+        assert_eq!(addressing_of_six(Some("x"), Some("x")), SixAddressing::Automatic);
+        assert_eq!(addressing_of_six(None, Some("0")), SixAddressing::LinkLocal);
+        assert_eq!(addressing_of_six(Some("1"), Some("1")), SixAddressing::Off);
+    }
+
+    #[test]
+    fn three_name_servers_are_told_at_most() {
+        let [near, far]: [Ipv6Addr; 2] = ["fe80::3", "fec0::3"].map(|server| server.parse().unwrap());
+        let mut text = String::new();
+        tell_servers_of_six(&mut text, &[Some(near), Some(far), None]);
+        assert_eq!(text, "nameserver fe80::3%2\nnameserver fec0::3\n");
+        let mut text = String::from("#PROTO: DHCP\nnameserver 10.0.2.3\nnameserver 10.0.2.4\n");
+        tell_servers_of_six(&mut text, &[Some(far), Some(near), None]);
+        assert!(text.ends_with("10.0.2.4\nnameserver fec0::3\n"), "{text}");
+    }
+
+    #[test]
+    fn scopes_and_flags_are_linux_s() {
+        for (address, scope) in
+            [("::1", 0x10), ("fe80::1", 0x20), ("fec0::1", 0x40), ("fd00::1", 0), ("2001:db8::1", 0)]
+        {
+            assert_eq!(scope_of(address.parse().unwrap()), scope, "{address}");
+        }
+        let (address, prefix) = (Ipv6Addr::LOCALHOST, 64);
+        let [is_tentative, is_duplicate, is_deprecated, is_permanent] = [false; 4];
+        let plain = SixAddress { address, prefix, is_tentative, is_duplicate, is_deprecated, is_permanent };
+        assert_eq!(flags_of(&plain), 0);
+        assert_eq!(flags_of(&SixAddress { is_permanent: true, is_tentative: true, ..plain }), 0xc0);
+        assert_eq!(flags_of(&SixAddress { is_duplicate: true, is_deprecated: true, ..plain }), 0x68);
     }
 
     #[test]

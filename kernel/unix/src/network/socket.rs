@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
@@ -27,6 +27,7 @@ use crate::files::file::{
 };
 use crate::files::gathered::MOST_BYTES;
 use crate::files::sent_files::SentFiles;
+use crate::network::addressing::CARD;
 use crate::network::shares::{Limited, Shares};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::network::wire::NetworkLink;
@@ -230,13 +231,25 @@ impl Socket {
     fn shown(&self, end: SocketAddr) -> SocketAddr {
         match end.ip() {
             IpAddr::V4(address) if self.is_six() => SocketAddr::new(address.to_ipv6_mapped().into(), end.port()),
+            IpAddr::V6(address) if address.is_unicast_link_local() => {
+                SocketAddrV6::new(address, end.port(), 0, CARD).into()
+            }
             _ => end,
         }
     }
 
-    /// Returns the end that a program names to this socket. The scope plays no part: no address that the machine can
-    /// reach is one of several scopes.
+    /// Returns the end that a program names to this socket. The scope of an address that holds on one network only must
+    /// be the network card's.
     fn named(&self, end: SocketAddr) -> Result<SocketAddr, Errno> {
+        if let SocketAddr::V6(six) = end
+            && six.ip().is_unicast_link_local()
+        {
+            match six.scope_id() {
+                CARD => {}
+                0 => return Err(Errno::EINVAL),
+                _ => return Err(Errno::ENODEV),
+            }
+        }
         let address = match (end.ip(), self.is_six()) {
             (IpAddr::V6(address), true) => address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4),
             (IpAddr::V4(address), false) => address.into(),
@@ -255,8 +268,11 @@ impl Socket {
 
     /// Returns the local end that a program names.
     fn local_end(&self, inner: &Inner, to: SocketAddr) -> Result<LocalEnd, Errno> {
+        if self.is_six() && to.is_ipv4() {
+            return Err(Errno::EINVAL);
+        }
         let address = self.named(to)?;
-        if self.is_six() && (to.is_ipv4() || inner.is_six_only && address.is_ipv4()) {
+        if inner.is_six_only && address.is_ipv4() {
             return Err(Errno::EINVAL);
         }
         let is_for_both = address.is_ipv6() && address.ip().is_unspecified() && !inner.is_six_only;
@@ -749,6 +765,9 @@ impl FileOperations for Socket {
             SocketState::Connected(_) => {}
             SocketState::Listening(_) => return Poll::Ready(Err(Errno::EISCONN)),
             SocketState::Datagram(id) => {
+                if inner.is_six_only && to.is_ipv4() {
+                    return Poll::Ready(Err(Errno::EAFNOSUPPORT));
+                }
                 let to = self.remote_end(&inner, to)?;
                 with_stack(|stack, _| stack.udp_connect(id, Some(to)))?;
                 return Poll::Ready(Ok(0));

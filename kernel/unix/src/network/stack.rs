@@ -96,13 +96,19 @@ pub(crate) fn errno_of(error: Error) -> Errno {
 pub(crate) fn start(platform: &'static Platform) {
     let wire = NetworkLink::find(platform, wake_coroutine);
     let limits = network::Limits { arrivals: ARRIVALS, ..network::Limits::default() };
+    let option = |name| crate::machine::boot_option(platform.arguments, name);
+    let address = match wire.is_connected() {
+        true => addressing::of_boot_word(option("ip")),
+        false => network::Addressing::Nowhere,
+    };
     let configuration = network::Configuration {
-        address: match wire.is_connected() {
-            true => addressing::of_boot_word(crate::machine::boot_option(platform.arguments, "ip")),
-            false => network::Addressing::Nowhere,
+        address,
+        six: match address {
+            network::Addressing::Nowhere => network::SixAddressing::Off,
+            _ => addressing::six_of_boot_words(option("ipv6.disable"), option("ipv6.autoconf")),
         },
         seeds: network::Seeds::draw(crate::random::bytes),
-        local_connections: local_connections(crate::machine::boot_option(platform.arguments, "local")),
+        local_connections: local_connections(option("local")),
         limits,
         ..network::Configuration::default()
     };

@@ -119,6 +119,7 @@ static LINES: &[Line] = &[
     line("ostype", KERNEL, Contents::Text(|_| field(0))),
     line("pid_max", KERNEL, Contents::Text(|_| whole(format!("{MAXIMUM_PROCESSES}\n")))),
     line("pnp", NETWORK, Contents::Text(|_| whole(addressing::plug_and_play()))),
+    line("if_inet6", NETWORK, Contents::Text(|_| whole(addressing::addresses_of_six()))),
     line("uuid", RANDOM, Contents::Text(|_| whole(new_identity()))),
     line("boot_id", RANDOM, Contents::Text(|_| whole(BOOT.call_once(new_identity).clone()))),
     // Memory is promised when it is mapped, and made when it is touched: Linux's 1, "always".

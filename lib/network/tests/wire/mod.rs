@@ -77,7 +77,7 @@ impl ethernet::Departing for Departing {
             return result;
         }
         // Data without a checksum of its own is protected by the one that a real wire adds to each frame.
-        if length > 34 && frame[12..14] == [8, 0] && random.percent(self.faults.damaged) {
+        if length > 34 && matches!(frame[12..14], [8, 0] | [0x86, 0xdd]) && random.percent(self.faults.damaged) {
             let at = 14 + random.below(length as u64 - 14) as usize;
             frame[at] ^= 1 << random.below(8);
         }
@@ -138,6 +138,7 @@ pub fn configuration(address: Ipv4Addr, limits: Limits, patience: Patience) -> C
         limits,
         patience,
         local_connections: LocalConnections::Joined,
+        six: network::SixAddressing::Off,
     }
 }
 

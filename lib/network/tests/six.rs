@@ -1,0 +1,486 @@
+//! IPv6 on the wire: addresses by routers' advertisements, neighbours, TCP and UDP, and liars.
+
+use std::net::{Ipv6Addr, SocketAddr};
+
+use network::{
+    Addressing, Configuration, ConnectionId, DatagramId, DatagramOptions, Error, LocalEnd, Received, Sent, Sharing,
+    SixAddressing, TcpOptions,
+};
+use proptest::prelude::*;
+
+mod wire;
+use wire::{Faults, MILLISECOND, Net, Random, SECOND, receive, send};
+
+const ROUTER: &str = "fe80::ff:fe00:2";
+const SERVER: &str = "fe80::ff:fe00:f";
+const CLIENT: &str = ROUTER;
+
+fn address(text: &str) -> Ipv6Addr {
+    text.parse().unwrap()
+}
+
+fn end(text: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address(text).into(), port)
+}
+
+fn configuration(six: SixAddressing) -> Configuration {
+    Configuration { address: Addressing::Nowhere, six, ..Configuration::default() }
+}
+
+/// Two hosts with their link-local addresses.
+fn net(faults: Faults, seed: u64) -> Net {
+    let mut net = Net::configured(faults, seed, [SixAddressing::LinkLocal; 2].map(configuration));
+    net.pass(3 * SECOND);
+    net
+}
+
+/// A server that hears advertisements, and whose network is this test.
+fn hearing() -> Net {
+    let mut net =
+        Net::configured(Faults::default(), 1, [configuration(SixAddressing::Automatic), Configuration::default()]);
+    pass(&mut net, 3 * SECOND);
+    net.to_client.borrow_mut().clear();
+    net
+}
+
+/// Lets the server alone work, and returns what it has sent.
+fn pass(net: &mut Net, time: u64) -> Vec<Vec<u8>> {
+    let end = net.now + time;
+    loop {
+        let next = net.server.poll(net.now).unwrap_or(end);
+        if net.now >= end {
+            break;
+        }
+        net.now = next.clamp(net.now + 1, end);
+    }
+    net.to_client.borrow_mut().drain(..).collect()
+}
+
+fn addresses(net: &Net) -> Vec<Ipv6Addr> {
+    net.server.six_addresses().filter(|own| !own.is_tentative && !own.is_duplicate).map(|own| own.address).collect()
+}
+
+/// Returns a frame with an ICMPv6 message.
+fn frame(from: &str, to: &str, hops: u8, message: &[u8]) -> Vec<u8> {
+    let (from, to) = (address(from), address(to));
+    let hardware = if to.is_multicast() { [0x33, 0x33, 0, 0, 0, to.octets()[15]] } else { [2, 0, 0, 0, 0, 15] };
+    let mut message = message.to_vec();
+    message[2..4].fill(0);
+    let pseudo = [&from.octets()[..], &to.octets(), &(message.len() as u32).to_be_bytes(), &[0, 0, 0, 58], &message];
+    let bytes = pseudo.concat();
+    let sum: u64 = bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    message[2..4].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    let mut frame = [&hardware[..], &[2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0]].concat();
+    frame.extend((message.len() as u16).to_be_bytes());
+    frame.extend([58, hops]);
+    frame.extend(from.octets());
+    frame.extend(to.octets());
+    frame.extend(message);
+    frame
+}
+
+fn prefix_option(prefix: &str, flags: u8, valid: u32, preferred: u32) -> Vec<u8> {
+    let mut option = vec![3, 4, 64, flags];
+    option.extend(valid.to_be_bytes());
+    option.extend(preferred.to_be_bytes());
+    option.extend([0; 4]);
+    option.extend(address(prefix).octets());
+    option
+}
+
+/// Returns a router's advertisement.
+fn advertisement(from: &str, lifetime: u16, options: &[Vec<u8>]) -> Vec<u8> {
+    let mut message = vec![134, 0, 0, 0, 64, 0];
+    message.extend(lifetime.to_be_bytes());
+    message.extend([0; 8]);
+    message.extend([1, 1, 2, 0, 0, 0, 0, 2]);
+    message.extend(options.concat());
+    frame(from, "ff02::1", 255, &message)
+}
+
+fn hear(net: &mut Net, frame: Vec<u8>) {
+    net.to_server.borrow_mut().push_back(frame);
+    net.server.poll(net.now);
+}
+
+fn listen(net: &mut Net, port: u16) -> network::ListenerId {
+    let binding = net.server.tcp_bind(LocalEnd::of_both(port), Sharing::Exclusive).unwrap();
+    net.server.tcp_listen(binding, 16, &TcpOptions::default()).unwrap()
+}
+
+fn connect(net: &mut Net, listener: network::ListenerId, to: SocketAddr) -> (ConnectionId, ConnectionId) {
+    let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
+    let mut server = None;
+    net.run_until(100 * SECOND, |net| {
+        if server.is_none() {
+            server = net.server.accept(listener).unwrap();
+        }
+        server.is_some() && net.client.connected(client).unwrap()
+    });
+    (client, server.unwrap().0)
+}
+
+#[test]
+fn a_host_gives_itself_an_address_after_asking_whether_it_is_free() {
+    let mut net =
+        Net::configured(Faults::default(), 1, [configuration(SixAddressing::LinkLocal), Configuration::default()]);
+    assert_eq!(net.server.six_addresses().count(), 1);
+    assert!(addresses(&net).is_empty());
+    let sent = pass(&mut net, 3 * SECOND);
+    assert_eq!(addresses(&net), [address(SERVER)]);
+    // One question from no address, and no request of routers.
+    assert_eq!(sent.len(), 1);
+    assert_eq!((&sent[0][..6], sent[0][54]), (&[0x33, 0x33, 0xff, 0, 0, 0x0f][..], 135));
+    assert_eq!(sent[0][22..38], [0; 16]);
+    // Nobody else gets it: an answer to all.
+    let mut question = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    question.extend(address(SERVER).octets());
+    hear(&mut net, frame("::", "ff02::1:ff00:f", 255, &question));
+    let sent = pass(&mut net, 0);
+    assert_eq!((sent[0][54], &sent[0][..6]), (136, &[0x33, 0x33, 0, 0, 0, 1][..]));
+    assert_eq!(addresses(&net), [address(SERVER)]);
+}
+
+#[test]
+fn an_address_of_another_host_is_not_taken() {
+    let mut net =
+        Net::configured(Faults::default(), 1, [configuration(SixAddressing::LinkLocal), Configuration::default()]);
+    for _ in 0..3 {
+        pass(&mut net, 990 * MILLISECOND);
+        let tried = net.server.six_addresses().next().unwrap().address;
+        assert!(addresses(&net).is_empty());
+        let mut told = vec![136, 0, 0, 0, 0x20, 0, 0, 0];
+        told.extend(tried.octets());
+        told.extend([2, 1, 2, 0, 0, 0, 0, 9]);
+        hear(&mut net, frame(&tried.to_string(), "ff02::1", 255, &told));
+        assert!(net.server.six_addresses().all(|own| own.address != tried || own.is_duplicate));
+    }
+    pass(&mut net, 10 * SECOND);
+    assert!(addresses(&net).is_empty());
+    assert!(net.server.six_addresses().all(|own| own.is_duplicate));
+}
+
+#[test]
+fn connections_and_datagrams_go_over_the_wire() {
+    let mut net = net(Faults::default(), 1);
+    let listener = listen(&mut net, 80);
+    let (client, server) = connect(&mut net, listener, end(SERVER, 80));
+    assert_eq!(net.server.remote_endpoint(server).unwrap().ip(), address(CLIENT));
+    assert_eq!(net.client.local_endpoint(client).unwrap().ip(), address(CLIENT));
+    assert_eq!(send(&mut net.client, client, b"hello", net.now), Ok(Sent::Bytes(5)));
+    let mut got = Vec::new();
+    net.run_until(SECOND, |net| {
+        let _ = receive(&mut net.server, server, &mut got, net.now);
+        got == b"hello"
+    });
+
+    let datagrams = |net: &mut Net| -> [DatagramId; 2] {
+        let options = DatagramOptions::default();
+        [net.server.udp_bind(LocalEnd::of_both(53), &options), net.client.udp_bind(LocalEnd::of_both(0), &options)]
+            .map(Result::unwrap)
+    };
+    let [here, there] = datagrams(&mut net);
+    let to = end(SERVER, 53);
+    for length in [0, 1, 100, 1452] {
+        let sent = net.client.udp_send_with(there, Some(to), length, |room| room.fill(length as u8));
+        assert_eq!(sent, Ok(Sent::Bytes(length)));
+        net.pass(MILLISECOND);
+        let mut taken = None;
+        net.server.udp_receive_with(here, |from, bytes| taken = Some((from, bytes.to_vec()))).unwrap();
+        let (from, bytes) = taken.unwrap();
+        assert_eq!((from.ip(), bytes), (address(CLIENT).into(), vec![length as u8; length]));
+    }
+    assert_eq!(net.client.udp_send_with(there, Some(to), 1453, |_| ()), Err(Error::TooLong));
+    // A port without a socket.
+    net.client.udp_connect(there, Some(end(SERVER, 54))).unwrap();
+    net.client.udp_send_with(there, None, 1, |room| room.fill(1)).unwrap();
+    net.pass(MILLISECOND);
+    assert_eq!(net.client.take_datagram_failure(there), Ok(Some(Error::Refused)));
+    // And one without a listener.
+    let refused = net.client.tcp_connect(None, end(SERVER, 81), &TcpOptions::default(), net.now).unwrap();
+    net.pass(MILLISECOND);
+    assert_eq!(net.client.connected(refused), Err(Error::Refused));
+}
+
+#[test]
+fn a_host_that_is_not_there_is_given_up() {
+    let mut net = net(Faults::default(), 1);
+    let options = DatagramOptions::default();
+    let id = net.client.udp_bind(LocalEnd::of_both(0), &options).unwrap();
+    net.client.udp_connect(id, Some(end("fe80::99", 53))).unwrap();
+    for _ in 0..3 {
+        net.client.udp_send_with(id, None, 1, |room| room.fill(1)).unwrap();
+    }
+    net.pass(2 * SECOND);
+    assert_eq!(net.client.take_datagram_failure(id), Ok(None));
+    net.pass(20 * SECOND);
+    assert_eq!(net.client.take_datagram_failure(id), Ok(Some(Error::Unreachable)));
+    let connection = net.client.tcp_connect(None, end("fe80::98", 80), &TcpOptions::default(), net.now).unwrap();
+    net.pass(10 * SECOND);
+    assert_eq!(net.client.connected(connection), Ok(false));
+    net.pass(60 * SECOND);
+    assert_eq!(net.client.connected(connection), Err(Error::TimedOut));
+    // Other networks have no way at all.
+    let far = net.client.tcp_connect(None, end("2001:db8::1", 80), &TcpOptions::default(), net.now);
+    assert_eq!(far, Err(Error::Unreachable));
+}
+
+#[test]
+fn a_router_gives_addresses_a_way_and_name_servers() {
+    let mut net = hearing();
+    let mut servers = vec![25, 3, 0, 0, 0, 0, 0, 100];
+    servers.extend(address("fec0::3").octets());
+    let mtu = vec![5, 1, 0, 0, 0, 0, 0x05, 0x78];
+    let all = advertisement(ROUTER, 1800, &[prefix_option("fec0::", 0xc0, 7200, 3600), mtu, servers]);
+    hear(&mut net, all);
+    let sent = pass(&mut net, 3 * SECOND);
+    assert_eq!(sent.iter().filter(|frame| frame[54] == 135).count(), 1, "the address is asked for");
+    let own = address("fec0::ff:fe00:f");
+    assert_eq!(addresses(&net), [address(SERVER), own]);
+    assert_eq!(net.server.six_routers().collect::<Vec<_>>(), [address(ROUTER)]);
+    assert_eq!(net.server.six_name_servers().collect::<Vec<_>>(), [address("fec0::3")]);
+    assert_eq!(net.server.six_prefixes().collect::<Vec<_>>(), [(address("fec0::"), 64)]);
+
+    // To another network: by the router, whose hardware address it has told, and from the address of its prefix.
+    let id = net.server.udp_bind(LocalEnd::of_both(7), &DatagramOptions::default()).unwrap();
+    let send = |net: &mut Net, length| {
+        let sent = net.server.udp_send_with(id, Some(end("2001:db8::1", 9)), length, |room| room.fill(0));
+        (sent, pass(net, 0))
+    };
+    let (sent, frames) = send(&mut net, 1352);
+    assert_eq!(sent, Ok(Sent::Bytes(1352)));
+    assert_eq!(frames[0][..6], [2, 0, 0, 0, 0, 2]);
+    assert_eq!(frames[0][22..38], own.octets());
+    assert_eq!(send(&mut net, 1353).0, Err(Error::TooLong), "the router has told the size of packets");
+
+    // A packet that was too large for a link behind it.
+    let mut quoted = vec![2, 0, 0, 0, 0, 0, 5, 0];
+    quoted.extend(&frames[0][14..14 + 40 + 8]);
+    hear(&mut net, frame("2001:db8::99", "fec0::ff:fe00:f", 60, &quoted));
+    assert_eq!(send(&mut net, 1233).0, Err(Error::TooLong));
+    assert_eq!(send(&mut net, 1232).0, Ok(Sent::Bytes(1232)));
+    pass(&mut net, 601 * SECOND);
+    assert_eq!(send(&mut net, 1352).0, Ok(Sent::Bytes(1352)));
+
+    // The time of everything ends.
+    hear(&mut net, advertisement(ROUTER, 0, &[]));
+    assert_eq!(send(&mut net, 1).0, Err(Error::Unreachable));
+    assert_eq!(net.server.six_name_servers().count(), 0);
+    pass(&mut net, 3000 * SECOND);
+    assert!(net.server.six_addresses().any(|own| own.address == address("fec0::ff:fe00:f") && own.is_deprecated));
+    pass(&mut net, 3600 * SECOND);
+    assert_eq!(addresses(&net), [address(SERVER)]);
+    assert_eq!(net.server.six_prefixes().count(), 0);
+}
+
+#[test]
+fn connections_of_a_lost_address_end() {
+    let mut net = hearing();
+    hear(&mut net, advertisement(ROUTER, 1800, &[prefix_option("fec0::", 0xc0, 7200, 3600)]));
+    pass(&mut net, 3 * SECOND);
+    let id = net.server.tcp_connect(None, end("fec0::2", 80), &TcpOptions::default(), net.now).unwrap();
+    // Two hours are kept; then it is over, though the connection still waits for its neighbour.
+    hear(&mut net, advertisement(ROUTER, 1800, &[prefix_option("fec0::", 0xc0, 1, 1)]));
+    pass(&mut net, 30 * SECOND);
+    assert_eq!(net.server.connected(id), Ok(false));
+    pass(&mut net, 20 * SECOND);
+    let again = net.server.tcp_connect(None, end(CLIENT, 80), &TcpOptions::default(), net.now).unwrap();
+    assert_eq!(net.server.local_endpoint(again).unwrap().ip(), address(SERVER));
+    pass(&mut net, 2 * 3600 * SECOND);
+    assert_eq!(addresses(&net), [address(SERVER)]);
+    assert!(net.server.connected(id).is_err());
+}
+
+#[test]
+fn liars_are_bounded() {
+    let mut net = hearing();
+    let one = |number: u32| format!("fe80::{number:x}");
+    for number in 0..500u32 {
+        let prefix = format!("2001:db8:{number:x}::");
+        let mut servers = vec![25, 3, 0, 0, 0, 1, 0, 0];
+        servers.extend(address(&prefix).octets());
+        servers[23] = 1;
+        let options = [prefix_option(&prefix, 0xc0, u32::MAX, u32::MAX), servers];
+        hear(&mut net, advertisement(&one(number + 100), 9000, &options));
+    }
+    pass(&mut net, 5 * SECOND);
+    assert_eq!(addresses(&net).len(), 5);
+    assert_eq!((net.server.six_routers().count(), net.server.six_name_servers().count()), (4, 3));
+    assert_eq!(net.server.six_prefixes().count(), 8);
+    // From another network, or damaged, or of a size that IPv6 does not have.
+    let mut far = advertisement("fe80::1", 9000, &[]);
+    far[21] = 254;
+    hear(&mut net, far);
+    let mut damaged = advertisement("fe80::1", 0, &[]);
+    damaged[60] ^= 1;
+    hear(&mut net, damaged);
+    hear(&mut net, advertisement(&one(100), 9000, &[vec![5, 1, 0, 0, 0, 0, 0, 100]]));
+    assert_eq!(net.server.six_routers().count(), 4);
+    let id = net.server.udp_bind(LocalEnd::of_both(7), &DatagramOptions::default()).unwrap();
+    assert_eq!(net.server.udp_send_with(id, Some(end(ROUTER, 9)), 1452, |room| room.fill(0)), Ok(Sent::Bytes(1452)));
+    // A flood of questions, of which not all are answered.
+    for number in 0..1000u32 {
+        let mut question = vec![135, 0, 0, 0, 0, 0, 0, 0];
+        question.extend(address(SERVER).octets());
+        question.extend([1, 1, 2, 0, 0, 1, (number >> 8) as u8, number as u8]);
+        net.to_server.borrow_mut().push_back(frame(&one(number + 5000), SERVER, 255, &question));
+    }
+    let answers = pass(&mut net, 5 * MILLISECOND);
+    assert!((1..100).contains(&answers.len()), "{} answers", answers.len());
+}
+
+#[test]
+fn an_echo_is_answered_and_a_forged_one_is_not() {
+    let mut net = hearing();
+    let request = [&[128, 0, 0, 0, 1, 2, 0, 3][..], &[7; 56]].concat();
+    hear(&mut net, frame(CLIENT, SERVER, 64, &request));
+    let sent = pass(&mut net, 0);
+    assert_eq!(sent.len(), 1);
+    assert_eq!((sent[0][54], &sent[0][58..]), (129, &request[4..]));
+    assert_eq!((&sent[0][..6], &sent[0][38..54]), (&[2, 0, 0, 0, 0, 2][..], &address(CLIENT).octets()[..]));
+    for (from, to) in [("::", SERVER), ("ff02::1", SERVER), (CLIENT, "fe80::77"), (CLIENT, "ff02::1"), ("::1", SERVER)]
+    {
+        hear(&mut net, frame(from, to, 64, &request));
+        assert_eq!(pass(&mut net, 0).len(), 0, "{from} to {to}");
+    }
+}
+
+#[test]
+fn a_request_that_is_unreachable_fails_at_once() {
+    let mut net = hearing();
+    hear(&mut net, advertisement(ROUTER, 1800, &[prefix_option("fec0::", 0xc0, 7200, 3600)]));
+    pass(&mut net, 3 * SECOND);
+    let id = net.server.tcp_connect(None, end("2001:db8::1", 80), &TcpOptions::default(), net.now).unwrap();
+    let sent = pass(&mut net, MILLISECOND);
+    let quoted = |kind: u8, sent: &[u8]| [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &sent[14..]].concat();
+    // One with a number that was guessed counts nothing.
+    let mut guessed = sent[0].clone();
+    guessed[14 + 40 + 4] ^= 1;
+    hear(&mut net, frame("fec0::2", "fec0::ff:fe00:f", 64, &quoted(1, &guessed)));
+    assert_eq!(net.server.connected(id), Ok(false));
+    hear(&mut net, frame("fec0::2", "fec0::ff:fe00:f", 64, &quoted(1, &sent[0])));
+    assert_eq!(net.server.connected(id), Err(Error::Unreachable));
+}
+
+/// Sends data both ways; it must arrive whole.
+fn exchange(faults: Faults, seed: u64, amount: usize) {
+    let mut net = net(faults, seed);
+    let listener = listen(&mut net, 80);
+    let (client, server) = connect(&mut net, listener, end(SERVER, 80));
+    let mut random = Random(seed | 1);
+    let data: Vec<u8> = (0..amount).map(|_| random.next() as u8).collect();
+    let (mut sent, mut back) = (0, 0);
+    let (mut got, mut returned) = (Vec::new(), Vec::new());
+    net.run_until(4000 * SECOND, |net| {
+        for (stack, id, done) in [(&mut net.client, client, &mut sent), (&mut net.server, server, &mut back)] {
+            if let Ok(Sent::Bytes(count)) = send(stack, id, &data[*done..], net.now) {
+                *done += count;
+            }
+        }
+        while let Ok(Received::Bytes(1..)) = receive(&mut net.server, server, &mut got, net.now) {}
+        while let Ok(Received::Bytes(1..)) = receive(&mut net.client, client, &mut returned, net.now) {}
+        got.len() >= amount && returned.len() >= amount
+    });
+    assert!(got == data && returned == data);
+}
+
+#[test]
+fn much_data_arrives_whole() {
+    exchange(Faults::default(), 1, 300_000);
+}
+
+#[test]
+fn a_path_that_becomes_narrow_carries_the_rest() {
+    let mut net = net(Faults::default(), 1);
+    let listener = listen(&mut net, 80);
+    let (client, server) = connect(&mut net, listener, end(SERVER, 80));
+    let data = vec![5; 20_000];
+    let (mut sent, mut got, mut told) = (0, Vec::new(), 0);
+    let limit = net.now + 60 * SECOND;
+    while got.len() < data.len() {
+        assert!(net.now < limit, "{} of {} bytes", got.len(), data.len());
+        if let Ok(Sent::Bytes(count)) = send(&mut net.client, client, &data[sent..], net.now) {
+            sent += count;
+        }
+        net.client.poll(net.now);
+        // A router between the two drops larger packets, and says so.
+        let frames: Vec<_> = net.to_server.borrow_mut().drain(..).collect();
+        for whole in frames {
+            if whole.len() <= 14 + 1280 {
+                net.to_server.borrow_mut().push_back(whole);
+                continue;
+            }
+            told += 1;
+            let quoted = [&[2, 0, 0, 0, 0, 0, 5, 0][..], &whole[14..14 + 1200]].concat();
+            let mut error = frame("fe80::77", CLIENT, 64, &quoted);
+            error[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 77]);
+            net.to_client.borrow_mut().push_back(error);
+        }
+        net.server.poll(net.now);
+        while let Ok(Received::Bytes(1..)) = receive(&mut net.server, server, &mut got, net.now) {}
+        net.now += 10 * MILLISECOND;
+    }
+    assert!(got == data);
+    assert!((1..20).contains(&told), "{told} packets were too large");
+}
+
+/// Messages of neighbour discovery with right checksums, and frames of any form, from strangers.
+#[test]
+fn fuzz_discovery() {
+    let seeds: [&[u8]; 2] = [
+        &[1, 134, 40, 0, 0, 0, 0, 0, 64, 8, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 5, 1, 0, 0, 0, 0, 5, 220, 3, 4, 64, 192],
+        &[1, 136, 24, 0, 0, 0, 0, 0, 0, 0, 2, 9, 0, 3, 0x60, 6, 1],
+    ];
+    property::fuzz("discovery", &seeds, |input| {
+        let mut numbers = property::Numbers::new(input);
+        let mut net = Net::configured(Faults::default(), 1, [SixAddressing::Automatic; 2].map(configuration));
+        net.pass(3 * SECOND);
+        let listener = listen(&mut net, 80);
+        for _ in 0..100 {
+            if numbers.is_empty() {
+                break;
+            }
+            match numbers.byte() % 4 {
+                0 => {
+                    let length = usize::from(numbers.byte());
+                    let mut frame = vec![2, 0, 0, 0, 0, 15, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+                    frame.extend(numbers.bytes(length));
+                    net.to_server.borrow_mut().push_back(frame);
+                }
+                1 | 2 => {
+                    let (kind, length) = (numbers.byte(), usize::from(numbers.byte()));
+                    let from = ["::", ROUTER, "fe80::77", SERVER][usize::from(numbers.byte() % 4)];
+                    let to = ["ff02::1", SERVER, "ff02::1:ff00:f", "fec0::1"][usize::from(numbers.byte() % 4)];
+                    let mut message = vec![kind, 0, 0, 0];
+                    message.extend(numbers.bytes(length));
+                    net.to_server.borrow_mut().push_back(frame(from, to, 255, &message));
+                }
+                _ => net.now += u64::from(numbers.byte()) * 20 * MILLISECOND,
+            }
+            net.server.poll(net.now);
+            net.to_client.borrow_mut().clear();
+        }
+        assert!(net.server.six_addresses().count() <= 5 && net.server.six_routers().count() <= 4);
+        // A neighbour with another hardware address may have been told of; it is asked again before long.
+        net.pass(100 * SECOND);
+        assert!(addresses(&net).contains(&address(SERVER)), "an address in use is kept");
+        let (client, server) = connect(&mut net, listener, end(SERVER, 80));
+        send(&mut net.client, client, b"well?", net.now).unwrap();
+        net.pass(5 * SECOND);
+        let mut got = Vec::new();
+        assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(5)));
+    });
+}
+
+proptest! {
+    #![proptest_config(property::cases(12))]
+
+    #[test]
+    fn data_arrives_whole_over_a_bad_wire(
+        seed in any::<u64>(), lost in 0u64..15, repeated in 0u64..15, delayed in 0u64..15, damaged in 0u64..10,
+    ) {
+        exchange(Faults { lost, repeated, delayed, damaged }, seed, 20_000);
+    }
+}
