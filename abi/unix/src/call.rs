@@ -297,6 +297,9 @@ system_calls! {
     SynchroniseFile = 82 fsync(descriptor: Descriptor) Possible;
     /// As `fsync`.
     SynchroniseData = 83 fdatasync(descriptor: Descriptor) Possible;
+    /// Writes a part of a file to its disk, as `fdatasync` does with all of it, with any of the flags
+    /// `SYNC_FILE_RANGE_WAIT_BEFORE`, `WRITE` and `WAIT_AFTER`. `ESPIPE` for what is no file.
+    SynchroniseRange = 84 sync_file_range(descriptor: Descriptor, offset: Number, size: Length, flags: Number) Never;
     /// Makes a timer whose expirations are read, as a number of eight bytes. Clocks `CLOCK_REALTIME`, `CLOCK_MONOTONIC`
     /// and `CLOCK_BOOTTIME`; flags `TFD_NONBLOCK`, `TFD_CLOEXEC`.
     TimerFile = 85 timerfd_create(clock: Number, flags: Number) Never;
@@ -313,6 +316,9 @@ system_calls! {
     /// Changes the capabilities of a process. The caller may give up its own, make permitted ones effective, and let
     /// its children inherit permitted ones; processes below it may be given those that it has. `EPERM` for more.
     SetCapabilities = 91 capset(header: Input, data: Input) Never;
+    /// Tells the execution domain, which is always 0 (`PER_LINUX`); all ones ask for it, and no other is there
+    /// (`EINVAL`).
+    Personality = 92 personality(domain: Number) Never;
     /// Ends the calling worker or thread; the last one ends the process.
     Exit = 93 exit(status: Number) Never by Worker;
     /// Ends the process with all its workers.
@@ -360,10 +366,35 @@ system_calls! {
     GetResolution = 114 clock_getres(clock: Number, resolution: Output) Never;
     /// Sleeps for a relative time or until an absolute one (`TIMER_ABSTIME`). `remaining` is never written.
     SleepOn = 115 clock_nanosleep(clock: Number, flags: Number, time: Input, remaining: Output) Possible;
+    /// Debugging of other programs, which there is not: `EPERM`.
+    Trace = 117 ptrace(request: Number, process: Number, address: Number, data: Number) Never;
+    /// Sets the real-time priority of a process (0: the caller) within its class: 0, or 1 to 99 for `SCHED_FIFO` and
+    /// `SCHED_RR`.
+    SetClassPriority = 118 sched_setparam(process: Number, parameter: Input) Never;
+    /// Sets the class of a process (0: the caller), and its real-time priority, which decide its priority while it
+    /// publishes none: `SCHED_OTHER` and `SCHED_BATCH` (0) leave it to the nice value, with `SCHED_IDLE` (0) it runs
+    /// behind all others that have time left, with `SCHED_FIFO` and `SCHED_RR` (1 to 99) before all usual ones; those
+    /// need `CAP_SYS_NICE`, as does leaving `SCHED_IDLE`. A child has its parent's class, but with
+    /// `SCHED_RESET_ON_FORK`. A class is the whole process's, and the number may be that of any of its threads.
+    SetClass = 119 sched_setscheduler(process: Number, class: Number, parameter: Input) Never;
+    /// Returns the class of a process, with `SCHED_RESET_ON_FORK`.
+    GetClass = 120 sched_getscheduler(process: Number) Never;
+    /// Writes the real-time priority of a process, a `i32`.
+    GetClassPriority = 121 sched_getparam(process: Number, parameter: Output) Never;
+    /// Sets the harts on which a thread (0: the caller) may run: all that there are, since work goes to whichever hart
+    /// is free. `EINVAL` for fewer.
+    SetAffinity = 122 sched_setaffinity(thread: Number, size: Length, mask: Input) Never;
     /// Writes the harts on which a thread (0: the caller) may run as a bit mask, which are all; returns its size.
     GetAffinity = 123 sched_getaffinity(thread: Number, size: Length, mask: Output) Never;
     /// Lets other processes of the same priority run.
     Yield = 124 sched_yield() Never by Worker;
+    /// Returns the greatest real-time priority of a class.
+    GreatestClassPriority = 125 sched_get_priority_max(class: Number) Never;
+    /// Returns the least real-time priority of a class.
+    LeastClassPriority = 126 sched_get_priority_min(class: Number) Never;
+    /// Writes the time for which a process runs before others of its priority: the interval of the tick, or 0 for
+    /// `SCHED_FIFO`, which has one, too.
+    GetSlice = 127 sched_rr_get_interval(process: Number, interval: Output) Never;
     /// Ends a process (there are no signal handlers: a signal's default action is taken), or all of a process group: 0
     /// is the caller's, a negative number the group of that number, and -1 are all but the first process and the
     /// caller. Processes that the caller may not signal are left out; `EPERM` if all are.
@@ -441,6 +472,10 @@ system_calls! {
     SetGroups = 159 setgroups(count: Number, groups: Input) Never;
     /// Describes the system as `struct utsname`.
     SystemName = 160 uname(name: Output) Never;
+    /// Reads a limit of the caller, as `prlimit64`.
+    GetLimit = 163 getrlimit(resource: Number, limit: Output) Never;
+    /// Sets a limit of the caller, as `prlimit64`.
+    SetLimit = 164 setrlimit(resource: Number, limit: Input) Never;
     /// Writes the processor time used by the caller (`RUSAGE_SELF`), its calling worker (`RUSAGE_THREAD`) or the
     /// children that it has waited for (`RUSAGE_CHILDREN`), as the program's own. The other fields are 0.
     GetUsage = 165 getrusage(who: Number, usage: Output) Never;
@@ -455,6 +490,8 @@ system_calls! {
     ProcessControl = 167 prctl(option: Number, second: Number, third: Number, fourth: Number, fifth: Number) Never by Worker;
     /// Writes the hart on which the call was made, and 0 as its node, if their addresses are not 0.
     GetHart = 168 getcpu(hart: Output, node: Output, unused: Number) Never by Worker;
+    /// Writes the time of day as a `struct timeval`, and a time zone of zeros; an address of 0 leaves one out.
+    GetTimeOfDay = 169 gettimeofday(time: Output, zone: Output) Never;
     /// Returns the caller's process number.
     GetProcess = 172 getpid() Never;
     /// Returns the number of the process that started the caller, or of the first process if that has ended; 0 for the
@@ -506,6 +543,8 @@ system_calls! {
     /// Receives a message into several buffers, with the open files that came with it. Flags `MSG_DONTWAIT`,
     /// `MSG_PEEK`, `MSG_TRUNC`, `MSG_WAITALL` and `MSG_CMSG_CLOEXEC`.
     ReceiveMessage = 212 recvmsg(descriptor: Descriptor, message: Output, flags: Number) Possible;
+    /// Takes advice to read a part of a file, without effect. `EINVAL` for what is no file.
+    ReadAhead = 213 readahead(descriptor: Descriptor, offset: Number, size: Length) Never;
     /// Moves the end of the heap; returns the end that is in force.
     Break = 214 brk(end: Number) Never;
     /// Removes mappings.
@@ -540,6 +579,13 @@ system_calls! {
     LockMemory = 228 mlock(address: Number, size: Length) Never;
     /// Undoes `mlock`.
     UnlockMemory = 229 munlock(address: Number, size: Length) Never;
+    /// Keeps all memory in memory, where it is anyway: `MCL_CURRENT`, `MCL_FUTURE` and `MCL_ONFAULT`.
+    LockAllMemory = 230 mlockall(flags: Number) Never;
+    /// Undoes `mlockall`.
+    UnlockAllMemory = 231 munlockall() Never;
+    /// Writes a byte for each page of a range: 1 if it is there, 0 if its first use makes it. `ENOMEM` if a part of the
+    /// range is not mapped.
+    Residence = 232 mincore(address: Number, size: Length, pages: Output) Never;
     /// Takes advice about memory. `MADV_DONTNEED` gives the pages of private anonymous memory back, which then reads as
     /// zeros; other advice has no effect.
     AdviseMemory = 233 madvise(address: Number, size: Length, advice: Number) Never;
@@ -552,6 +598,9 @@ system_calls! {
     /// only. The time limit, in which the rest is left, is looked at after each message. A failure after the first
     /// message is left for the next call.
     ReceiveMessages = 243 recvmmsg(descriptor: Descriptor, messages: Output, count: Number, flags: Number, timeout: Output) Possible;
+    /// Lets all harts of the process, or with the flag 1 at least the caller's, execute the instructions that it has
+    /// written. The range has no effect: all of the memory is meant.
+    FlushInstructions = 259 riscv_flush_icache(start: Number, end: Number, flags: Number) Never by Worker;
     /// Waits for a child to end; takes its status. -1 is any child, 0 any of the caller's process group, a negative
     /// number any of the group of that number.
     Wait = 260 wait4(process: Number, status: Output, options: Number, usage: Output) Possible;
@@ -573,10 +622,16 @@ system_calls! {
     /// `MFD_ALLOW_SEALING`. `EINVAL` for other flags than that, `MFD_CLOEXEC` and `MFD_EXEC`, and for a name of more
     /// than 249 bytes; the name has no effect.
     MemoryFile = 279 memfd_create(name: Path, flags: Number) Never;
+    /// Keeps a range of memory in memory, as `mlock`; the flag `MLOCK_ONFAULT` has no effect.
+    LockMemoryWith = 284 mlock2(address: Number, size: Length, flags: Number) Never;
     /// Copies bytes of a regular file to a place in a regular file. The places are moved on; if the address of one is
     /// 0, it is the file's position. `EINVAL` for other files, `EBADF` for an output with `O_APPEND`.
     CopyFileRange = 285 copy_file_range(input: Descriptor, from: Output, output: Descriptor, to: Output, size: Length, flags: Number) Possible;
 
+    /// Reads as `preadv`, or at the file's position if the offset is -1. Of the flags there is `RWF_HIPRI`, a hint.
+    ReadVectorWith = 286 preadv2(descriptor: Descriptor, vector: Input, count: Number, offset: Number, high: Number, flags: Number) Possible;
+    /// Writes as `pwritev`, or at the file's position if the offset is -1, with the flags of `preadv2`.
+    WriteVectorWith = 287 pwritev2(descriptor: Descriptor, vector: Input, count: Number, offset: Number, high: Number, flags: Number) Possible;
     /// Describes the file at a path, or an open file, as `struct statx`.
     ExtendedStatus = 291 statx(directory: Descriptor, path: Path, flags: Number, mask: Number, status: Output) Never;
     /// Starts a thread or a copy of the process, as `clone`, from a `struct clone_args` of 64 bytes or more. Also has
@@ -587,6 +642,8 @@ system_calls! {
     CloseRange = 436 close_range(first: Number, last: Number, flags: Number) Never;
     /// Checks whether a path can be accessed, with `AT_EACCESS`, `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`.
     AccessWith = 439 faccessat2(directory: Descriptor, path: Path, mode: Number, flags: Number) Never;
+    /// Waits as `epoll_pwait`, with a time limit as a `struct timespec` (0: none).
+    EpollWaitWith = 441 epoll_pwait2(descriptor: Descriptor, events: Output, count: Number, timeout: Input, mask: Input, size: Length) Possible;
     /// Sets the permissions of the file at a path, with `AT_EMPTY_PATH`. `EOPNOTSUPP` for a symbolic link itself.
     ChangeModeWith = 452 fchmodat2(directory: Descriptor, path: Path, mode: Number, flags: Number) Never;
     /// Starts a program in a new process: path, NULL-terminated argument and environment lists as for `execve`, the

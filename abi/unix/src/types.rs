@@ -228,6 +228,29 @@ pub mod niceness {
     pub const HIGHEST: i32 = 19;
 }
 
+/// Classes of scheduling (`sched_setscheduler`).
+pub mod class {
+    /// `SCHED_OTHER`: the nice value decides.
+    pub const OTHER: u32 = 0;
+    /// `SCHED_FIFO`.
+    pub const FIFO: u32 = 1;
+    /// `SCHED_RR`.
+    pub const ROUND_ROBIN: u32 = 2;
+    /// `SCHED_BATCH`.
+    pub const BATCH: u32 = 3;
+    /// `SCHED_IDLE`: behind all others.
+    pub const IDLE: u32 = 5;
+    /// `SCHED_RESET_ON_FORK`: children are of the usual class.
+    pub const RESET_ON_FORK: u32 = 0x4000_0000;
+    /// Greatest real-time priority; the least is 1.
+    pub const GREATEST_PRIORITY: u32 = 99;
+
+    /// Returns whether a class has real-time priorities.
+    pub const fn is_real_time(class: u32) -> bool {
+        matches!(class, FIFO | ROUND_ROBIN)
+    }
+}
+
 /// Modes of `fallocate`.
 #[allow(missing_docs)]
 pub mod allocation {
@@ -638,6 +661,25 @@ pub mod memory_synchronisation {
     pub const INVALIDATE: u32 = 2;
     pub const SYNC: u32 = 4;
 }
+
+/// Flags of `mlock2` and `mlockall`.
+#[allow(missing_docs)]
+pub mod memory_lock {
+    /// `mlock2`: pages are kept when they are made.
+    pub const ON_FAULT: u32 = 1;
+    pub const CURRENT: u32 = 1;
+    pub const FUTURE: u32 = 2;
+    pub const ALL_ON_FAULT: u32 = 4;
+}
+
+/// Flags of `sync_file_range`: all that there are.
+pub const SYNC_FILE_RANGE: u32 = 7;
+
+/// Flags of `preadv2` and `pwritev2`: a hint to be quick (`RWF_HIPRI`).
+pub const RWF_HIPRI: u32 = 1;
+
+/// Flag of `riscv_flush_icache`: the calling thread alone.
+pub const FLUSH_INSTRUCTIONS_LOCALLY: usize = 1;
 
 /// Advice of `madvise`.
 #[allow(missing_docs)]

@@ -393,6 +393,15 @@ const SCRIPTS: &[Script] = scripts![
         let (epoll, _) = state.watching(0)?;
         with([epoll, state.at(OUTPUT), 4, usize::MAX, 0, 8])
     }, nothing;
+    EpollWaitWith "until a time": |state| {
+        let (epoll, _) = state.watching(0)?;
+        let time = state.put_time(1_000_000);
+        with([epoll, state.at(OUTPUT), 4, time, 0, 8])
+    }, nothing;
+    EpollWaitWith "without end" waits: |state| {
+        let (epoll, _) = state.watching(0)?;
+        with([epoll, state.at(OUTPUT), 4, 0, 0, 8])
+    }, nothing;
     Duplicate "": |_| with([1]), close;
     DuplicateTo "far away": |_| with([1, 700, 0]), close;
     DuplicateTo "over a file": |state| {
@@ -472,6 +481,40 @@ const SCRIPTS: &[Script] = scripts![
     AdviseFile "": |state| with([state.file()?, 0, 0, 0]), nothing;
     SynchroniseMemory "": |state| with([state.fresh(8192)?, 8192, 4]), nothing;
     LockMemory "": |state| with([state.fresh(8192)?, 8192]), nothing;
+    LockMemoryWith "": |state| with([state.fresh(8192)?, 8192, 1]), nothing;
+    LockAllMemory "": |_| with([3]), nothing;
+    UnlockAllMemory "": |_| with([]), nothing;
+    Residence "": |state| with([state.fresh(8192)?, 8192, state.at(OUTPUT)]), nothing;
+    FlushInstructions "": |_| with([0, 0, 0]), nothing;
+    SynchroniseRange "": |state| with([state.file()?, 0, 0, 7]), nothing;
+    ReadAhead "": |state| with([state.file()?, 0, 4096]), nothing;
+    Personality "": |_| with([0xffff_ffff]), nothing;
+    SetClass "": |state| with([0, 0, state.put(0, &[0])]), nothing;
+    SetClassPriority "": |state| with([0, state.put(0, &[0])]), nothing;
+    GetClass "": |_| with([0]), nothing;
+    GetClassPriority "": |state| with([0, state.at(OUTPUT)]), nothing;
+    GreatestClassPriority "": |_| with([1]), nothing;
+    LeastClassPriority "": |_| with([1]), nothing;
+    GetSlice "": |state| with([0, state.at(OUTPUT)]), nothing;
+    GetTimeOfDay "": |state| with([state.at(OUTPUT), 0]), nothing;
+    GetLimit "": |state| with([limit::DESCRIPTORS as usize, state.at(OUTPUT)]), nothing;
+    SetLimit "": |state| {
+        let place = state.at(64);
+        call(SystemCall::GetLimit, [limit::DESCRIPTORS as usize, place, 0, 0, 0, 0])?;
+        with([limit::DESCRIPTORS as usize, place])
+    }, nothing;
+    ReadVectorWith "at a place": |state| {
+        let (file, output) = (state.file()?, state.at(OUTPUT));
+        with([file, state.put(0, &[output, 10, output + 10, 2000]), 2, 100])
+    }, nothing;
+    ReadVectorWith "at the position" waits: |state| {
+        let ((reader, _), output) = (state.pipe(0)?, state.at(OUTPUT));
+        with([reader, state.put(0, &[output, 10]), 1, usize::MAX])
+    }, nothing;
+    WriteVectorWith "": |state| {
+        let (file, input) = (state.file()?, state.at(OUTPUT));
+        with([file, state.put(0, &[input, 10, input, 5000]), 2, 100_000])
+    }, nothing;
     UnlockMemory "": |state| with([state.fresh(8192)?, 8192]), nothing;
     AdviseMemory "little": |state| with([state.fresh(8192)?, 8192, 4]), nothing;
     AdviseMemory "much": |state| with([state.fresh(1 << 20)?, 1 << 20, 4]), nothing;
@@ -730,6 +773,7 @@ const SCRIPTS: &[Script] = scripts![
     SetFileUser "": |_| with([0]), nothing;
     SetFileGroup "": |_| with([0]), nothing;
     GetAffinity "": |state| with([0, 8, state.at(OUTPUT)]), nothing;
+    SetAffinity "": |state| with([0, 8, state.put(0, &[usize::MAX])]), nothing;
     SystemInformation "": |state| with([state.at(OUTPUT)]), nothing;
     SystemName "": |state| with([state.at(OUTPUT)]), nothing;
     GetUsage "": |state| with([0, state.at(OUTPUT)]), nothing;
@@ -974,10 +1018,12 @@ const CHANGES: &[Script] = scripts![
 ];
 
 /// Calls that end their caller, or the machine.
-const NEVER: [SystemCall; 5] = [
+const NEVER: [SystemCall; 6] = [
     SystemCall::Exit,
     SystemCall::ExitGroup,
     SystemCall::Reboot,
+    // It is refused in any case.
+    SystemCall::Trace,
     // They wait for a signal, or return from one.
     SystemCall::SignalSuspend,
     SystemCall::SignalReturn,

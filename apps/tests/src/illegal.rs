@@ -224,6 +224,48 @@ pub async fn calls() -> Outcome {
         (SynchroniseMemory, &[0x10_0000_0000, 4096, 4], &[ENOMEM]),
         (SynchroniseMemory, &[0x10_0000_0000, 4096, 5], &[EINVAL]),
         (LockMemory, &[0x10_0000_0000, 4096], &[ENOMEM]),
+        (LockMemoryWith, &[0x10_0000_0000, 4096, 1], &[ENOMEM]),
+        (LockMemoryWith, &[0x10_0000_0000, 4096, 2], &[EINVAL]),
+        (LockAllMemory, &[0], &[EINVAL]),
+        (LockAllMemory, &[4], &[EINVAL]),
+        (LockAllMemory, &[9], &[EINVAL]),
+        (Residence, &[1, 4096, buffer], &[EINVAL]),
+        (Residence, &[0x10_0000_0000, 4096, buffer], &[ENOMEM]),
+        (Residence, &[0x10_0000_0000, minus_one, buffer], &[ENOMEM]),
+        (FlushInstructions, &[0, 0, 2], &[EINVAL]),
+        (SynchroniseRange, &[reader, 0, 0, 0], &[ESPIPE]),
+        (SynchroniseRange, &[file, 0, 0, 8], &[EINVAL]),
+        (SynchroniseRange, &[file, minus_one, 0, 0], &[EINVAL]),
+        (SynchroniseRange, &[CLOSED, 0, 0, 0], &[EBADF]),
+        (ReadAhead, &[reader, 0, 1], &[EINVAL]),
+        (ReadAhead, &[writer, 0, 1], &[EBADF]),
+        (ReadAhead, &[CLOSED, 0, 1], &[EBADF]),
+        (Personality, &[8], &[EINVAL]),
+        (Trace, &[0, 0, 0, 0], &[EPERM]),
+        (SetClass, &[0, 4, buffer], &[EINVAL]),
+        (SetClass, &[0, minus_one, buffer], &[EINVAL]),
+        (SetClass, &[0, 0, 0], &[EINVAL]),
+        (SetClass, &[99_999, 0, buffer], &[ESRCH]),
+        (GetClass, &[99_999], &[ESRCH]),
+        (GetClass, &[minus_one], &[EINVAL]),
+        (SetClassPriority, &[0, 0], &[EINVAL]),
+        (GetClassPriority, &[0, 0], &[EINVAL]),
+        (GreatestClassPriority, &[4], &[EINVAL]),
+        (LeastClassPriority, &[minus_one], &[EINVAL]),
+        (GetSlice, &[99_999, buffer], &[ESRCH]),
+        (SetAffinity, &[0, 0, buffer], &[EINVAL]),
+        (SetAffinity, &[99_999, 8, buffer], &[ESRCH]),
+        (GetLimit, &[99, buffer], &[EINVAL]),
+        (SetLimit, &[99, buffer], &[EINVAL]),
+        (ReadVectorWith, &[reader, buffer, 0, 0, 0, 0], &[ESPIPE]),
+        (ReadVectorWith, &[file, buffer, 0, 0, 0, 8], &[EOPNOTSUPP]),
+        (ReadVectorWith, &[CLOSED, buffer, 0, minus_one, 0, 0], &[EBADF]),
+        (WriteVectorWith, &[writer, buffer, 0, 0, 0, 0], &[ESPIPE]),
+        (WriteVectorWith, &[file, buffer, 0, 0, 0, 16], &[EOPNOTSUPP]),
+        (WriteVectorWith, &[reader, buffer, 0, minus_one, 0, 0], &[EBADF]),
+        (EpollWaitWith, &[file, buffer, 1, 0, 0, 0], &[EINVAL]),
+        (EpollWaitWith, &[CLOSED, buffer, 1, 0, 0, 0], &[EBADF]),
+        (EpollWaitWith, &[file, buffer, 1, wrong_time, 0, 0], &[EINVAL]),
         (UnlockMemory, &[0x10_0000_0000, usize::MAX], &[ENOMEM]),
         (Remap, &[1, 4096, 8192, 1, 0], &[EINVAL]),
         (Remap, &[0x10_0000_0000, 4096, 8192, 1, 0], &[EFAULT]),
@@ -536,10 +578,11 @@ pub async fn calls() -> Outcome {
 
 /// Calls with an address that [`addresses`] leaves out: they look at it only when something has arrived (a connection,
 /// a datagram, an event, the end of a child), on a descriptor of another kind, or in a kernel that traces.
-const ADDRESSES_ELSEWHERE: [SystemCall; 10] = {
+const ADDRESSES_ELSEWHERE: [SystemCall; 11] = {
     use SystemCall::*;
     [
         EpollWait,
+        EpollWaitWith,
         DeviceControl,
         Accept,
         AcceptWith,
@@ -644,6 +687,17 @@ pub async fn addresses() -> Outcome {
         (Unmount, &[existing, 0]),
         (FileSystem, &[file, buffer]),
         (GetAffinity, &[0, 8, buffer]),
+        (SetAffinity, &[0, 8, buffer]),
+        (SetClass, &[0, 0, buffer]),
+        (SetClassPriority, &[0, buffer]),
+        (GetClassPriority, &[0, buffer]),
+        (GetSlice, &[0, buffer]),
+        (GetTimeOfDay, &[buffer, buffer]),
+        (GetLimit, &[limit::DESCRIPTORS as usize, buffer]),
+        (SetLimit, &[limit::DESCRIPTORS as usize, buffer]),
+        (Residence, &[buffer / 4096 * 4096, 4096, buffer]),
+        (ReadVectorWith, &[file, list, 1, 0, 0, 0]),
+        (WriteVectorWith, &[file, list, 1, usize::MAX, 0, 0]),
         (GetGroups, &[0, 0]),
         (SetGroups, &[1, buffer]),
         (GetUserTriple, &[buffer, buffer, buffer]),
@@ -776,6 +830,7 @@ pub async fn asynchronous_forms() -> Outcome {
                     | SystemCall::SetCreationMask
                     | SystemCall::SetFileUser
                     | SystemCall::SetFileGroup
+                    | SystemCall::Personality
                     | SystemCall::WorkerWait
                     | SystemCall::InterruptHandler
             );

@@ -33,6 +33,7 @@ mod long;
 mod memory;
 mod models;
 mod network;
+mod numbers;
 mod pipe;
 mod positions;
 mod preemption;
@@ -64,6 +65,9 @@ const TESTS: &[Test] = tests![
     illegal::calls;
     illegal::addresses;
     illegal::asynchronous_forms;
+    numbers::structures_of_files_are_those_of_linux;
+    numbers::structures_of_time_and_processes_are_those_of_linux;
+    numbers::structures_of_sockets_are_those_of_linux;
     process::exit_status_reaches_the_parent;
     process::a_panic_ends_only_its_process;
     process::waiting_synchronously;

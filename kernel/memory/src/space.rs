@@ -1384,10 +1384,16 @@ impl AddressSpace {
         }
     }
 
+    /// Records that the program has written instructions: each hart synchronises its instruction fetch when it enters
+    /// the space, and those of [`harts_to_synchronise`](Self::harts_to_synchronise) do now.
+    pub fn note_new_instructions(&mut self) {
+        self.unsynchronised = u64::MAX;
+    }
+
     /// Records that pages have got this protection.
     fn instructions_changed(&mut self, protection: Protection) {
         if protection.allows(Access::Execute) {
-            self.unsynchronised = u64::MAX;
+            self.note_new_instructions();
         }
     }
 

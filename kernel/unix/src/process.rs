@@ -35,6 +35,7 @@ mod archived_text;
 pub(crate) mod authority;
 pub(crate) mod beginnings;
 pub(crate) mod capabilities;
+pub(crate) mod class;
 pub(crate) mod completions;
 pub(crate) mod core_file;
 pub(crate) mod exit_status;
@@ -99,6 +100,7 @@ use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
 use crate::process::beginnings::Beginnings;
 use crate::process::capabilities::Authority;
+use crate::process::class::Class;
 use crate::process::completions::{Completions, completions_capacity};
 use crate::process::core_file::Dump;
 use crate::process::exit_status::Ending;
@@ -306,6 +308,8 @@ pub(crate) struct Process {
     /// The nice value that was set for it, and the priority while it publishes nothing: the base, changed by that.
     nice: AtomicI8,
     default_priority: AtomicU8,
+    /// Its class, as a word of [`Class`].
+    class: AtomicU32,
     /// Its limits of scheduling, and the processor time that it has used.
     pub standing: Standing,
     /// Its authority towards others.
@@ -445,6 +449,7 @@ impl Process {
             base_priority: default_priority,
             nice: AtomicI8::new(0),
             default_priority: AtomicU8::new(default_priority.number()),
+            class: AtomicU32::new(Class::default().to_word()),
             standing,
             authority,
             signals: Signals::new(),
@@ -620,10 +625,27 @@ impl Process {
     /// Sets its nice value: each step up is a priority further down from that with which it was started, and five steps
     /// down are one further up, since there are fewer.
     pub(crate) fn set_nice(&self, nice: i8) {
-        let base = i32::from(self.base_priority.number());
-        let number = if nice < 0 { base - (4 - i32::from(nice)) / 5 } else { base + i32::from(nice) };
         self.nice.store(nice, Ordering::Relaxed);
-        let priority = Priority::saturating(number.max(0) as u64).number();
+        self.take_default_priority();
+    }
+
+    /// Returns its class of scheduling.
+    pub(crate) fn class(&self) -> Class {
+        Class::from_word(self.class.load(Ordering::Relaxed))
+    }
+
+    /// Sets its class.
+    pub(crate) fn set_class(&self, class: Class) {
+        self.class.store(class.to_word(), Ordering::Relaxed);
+        self.take_default_priority();
+    }
+
+    /// Takes the priority that class and nice value stand for.
+    fn take_default_priority(&self) {
+        let (base, nice) = (i32::from(self.base_priority.number()), i32::from(self.nice()));
+        let number = if nice < 0 { base - (4 - nice) / 5 } else { base + nice };
+        let by_nice = || Priority::saturating(number.max(0) as u64);
+        let priority = self.class().stands_for().unwrap_or_else(by_nice).number();
         // Threads by the thousand are put in order only for a change.
         if self.default_priority.swap(priority, Ordering::Relaxed) != priority {
             self.order_workers_anew();

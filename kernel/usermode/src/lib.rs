@@ -149,6 +149,16 @@ impl Space {
         Ok(())
     }
 
+    /// Makes all harts fetch the program's instructions anew: those that are in it now, and others when they enter it.
+    pub fn fetch_anew(&self) {
+        let harts = {
+            let mut memory = self.memory.lock();
+            memory.note_new_instructions();
+            memory.harts_to_synchronise()
+        };
+        synchronise_instructions(harts);
+    }
+
     /// Removes all of the user half's mappings.
     pub fn clear(&self) {
         while self.clear_part() {}

@@ -14,11 +14,7 @@ const WAITING_GOAL: f64 = 0.6;
 
 /// Numbers of tasks.
 fn tasks(lab: &Lab<'_>) -> Vec<usize> {
-    if lab.quick {
-        vec![2, 100, 1000, 4000]
-    } else {
-        vec![2, 10, 50, 100, 200, 500, 1000, 1500, 2000, 3000, 4000]
-    }
+    if lab.quick { vec![2, 100, 1000, 4000] } else { vec![2, 10, 50, 100, 200, 500, 1000, 1500, 2000, 3000, 4000] }
 }
 
 /// Returns the milliseconds of the machine's time that one point may take; larger rings are left out. The papers'

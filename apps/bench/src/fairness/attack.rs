@@ -38,6 +38,7 @@ pub const CAPABILITIES: CapabilitySet = CapabilitySet::only(Capability::Kill)
 /// Calls that fail each time, with the reason.
 const REFUSED: &[(SystemCall, &str)] = &[
     (SystemCall::Reboot, "ends the machine"),
+    (SystemCall::Trace, "there is no debugging"),
     (SystemCall::SetSystemScheduling, "needs a capability that frees from budgets, too"),
     (SystemCall::InterruptReturn, "no handler runs"),
     (SystemCall::InterruptLeave, "no handler runs"),
@@ -189,6 +190,8 @@ struct Attack {
     any: [u8; SocketAddress::SIZE],
     soon: TimeSpec,
     now: TimeSpec,
+    /// A mask of all harts that there can be.
+    harts: u64,
     /// Interval and time of a timer that never comes.
     setting: [u64; 4],
     vector: [usize; 2],
@@ -291,6 +294,7 @@ impl Attack {
             any: ANY.to_bytes(),
             soon: TimeSpec::from_ns(1000),
             now: TimeSpec::from_ns(0),
+            harts: u64::MAX,
             setting: [0, 0, 1_000_000, 0],
             vector: [0; 2],
             list: [0; 2],
@@ -363,6 +367,9 @@ impl Attack {
             // A registration that is there is changed: the order in which calls of a ring are made does not matter.
             EpollControl => with([of(&self.watching), epoll::CTL_MOD as usize, of(&self.pipe.0), at(&self.event)]),
             // Nothing is ready before its cause comes.
+            EpollWaitWith => {
+                with([of(&self.watching), buffer, 8, if self.is_asynchronous() { 0 } else { at(&self.now) }])
+            }
             EpollWait => with([of(&self.watching), buffer, 8, if self.is_asynchronous() { usize::MAX } else { 0 }]),
             SendFile | CopyFileRange => {
                 self.place[0].store(0, Ordering::Relaxed);
@@ -424,7 +431,10 @@ impl Attack {
             WriteVector if self.is_asynchronous() => with([of(&self.full_pipe.1), at(&self.vector), 1]),
             Read | Write => with([of(&self.zero), buffer, BUFFER]),
             ReadVector | WriteVector => with([of(&self.zero), at(&self.vector), 1]),
-            ReadVectorAt | WriteVectorAt => with([of(&self.file), at(&self.vector), 1, 0]),
+            ReadVectorAt | WriteVectorAt | ReadVectorWith | WriteVectorWith => {
+                with([of(&self.file), at(&self.vector), 1, 0])
+            }
+            SynchroniseRange | ReadAhead => with([of(&self.file), 0, BUFFER, 0]),
             Poll => with([at(&self.poll), 1, if self.is_asynchronous() { 0 } else { at(&self.now) }]),
             Select => {
                 let time = if self.is_asynchronous() { 0 } else { at(&self.now) };
@@ -514,12 +524,16 @@ impl Attack {
     /// Prepares a call that changes the address space.
     fn prepare_memory(&self, turn: usize) -> Result<Option<Prepared>> {
         use SystemCall::*;
+        let buffer = at(&*self.buffer);
         Ok(Some(match self.call {
             Break => with([self.end + turn % 2 * MAPPING]),
             Unmap => with([system::memory::map(MAPPING)? as usize, MAPPING]),
             Remap => with([system::memory::map(MAPPING)? as usize, MAPPING, 2 * MAPPING, 1, 0]),
             SynchroniseMemory => with([self.area, MAPPING, 4]),
-            LockMemory | UnlockMemory => with([self.area, MAPPING]),
+            LockMemory | UnlockMemory | LockMemoryWith => with([self.area, MAPPING]),
+            LockAllMemory => with([3]),
+            Residence => with([self.area, MAPPING, buffer]),
+            FlushInstructions => with([0, 0]),
             AdviseMemory => with([self.area, MAPPING, advice::DONTNEED as usize]),
             Protect => {
                 let writable = if turn.is_multiple_of(2) { 0 } else { protection::WRITE };
@@ -570,6 +584,12 @@ impl Attack {
             WaitIdentified => {
                 with([wait_kind::PROCESS as usize, self.start_program()?, buffer, types::WEXITED as usize])
             }
+            GetLimit => with([limit::CALLS_IN_FLIGHT as usize, buffer]),
+            SetLimit => with([limit::CALLS_IN_FLIGHT as usize, at(&self.limits)]),
+            // Zeros, which stand for the usual class.
+            SetClass => with([0, 0, at(&self.now)]),
+            SetClassPriority => with([0, at(&self.now)]),
+            SetAffinity => with([0, 8, at(&self.harts)]),
             ProcessLimit => with([0, limit::CALLS_IN_FLIGHT as usize, at(&self.limits), buffer]),
             Spawn => with(self.program()),
             WorkerCreate => with([leave as *const () as usize, self.stacks + (turn % STACKS + 1) * STACK, 0, 0]),
@@ -681,7 +701,7 @@ impl Attack {
         use SystemCall::*;
         let buffer = at(&*self.buffer);
         let _ = match self.call {
-            Read | ReadVector | EpollWait | Poll | Select => {
+            Read | ReadVector | EpollWait | EpollWaitWith | Poll | Select => {
                 raw(Write, [self.pipe.1.raw() as usize, buffer, 1, 0, 0, 0])
             }
             Write | WriteVector => raw(Read, [self.full_pipe.0.raw() as usize, buffer, BUFFER, 0, 0, 0]),
@@ -713,7 +733,7 @@ impl Attack {
                 }
             }
             Connect => drop(network::accept(self.listener.raw())),
-            EpollWait | Poll | Select if self.is_asynchronous() => {
+            EpollWait | EpollWaitWith | Poll | Select if self.is_asynchronous() => {
                 // Several calls may have ended for one byte.
                 let is_readable = raw(Poll, [at(&self.poll), 1, at(&self.now), 0, 0, 0]) == Ok(1);
                 if is_readable {

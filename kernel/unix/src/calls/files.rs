@@ -953,11 +953,40 @@ pub(super) fn synchronise_file_system(call: Call<'_>) -> Decoding {
     }
 }
 
+/// Performs `sync_file_range`.
+#[inline(never)]
+pub(super) fn synchronise_range(call: Call<'_>) -> Decoding {
+    let (start, length) = (call.word(1) as i64, call.word(2) as i64);
+    if start < 0 || length < 0 || start.checked_add(length).is_none() || call.unsigned(3) > types::SYNC_FILE_RANGE {
+        return Err(Errno::EINVAL);
+    }
+    let file = call.file(0)?;
+    if file.as_kind::<DiskFile>().is_none() {
+        require_file(&file, Errno::ESPIPE)?;
+    }
+    synchronise(call)
+}
+
+/// Performs `readahead`.
+#[inline(never)]
+pub(super) fn read_ahead(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    file.require_readable()?;
+    require_file(&file, Errno::EINVAL)?;
+    call.offset(1)?;
+    Ok(0.into())
+}
+
+/// Fails with this error if a descriptor leads to nothing that has a place in a tree of files, or to a FIFO.
+fn require_file(file: &OpenFile, error: Errno) -> Result<(), Errno> {
+    let place = place_of(file).ok().filter(|place| place.node.kind() != FileKind::Fifo);
+    place.map(drop).ok_or(error)
+}
+
 /// Performs `fadvise64`.
 #[inline(never)]
 pub(super) fn advise(call: Call<'_>) -> Decoding {
-    let place = place_of(&*call.file(0)?).ok().filter(|place| place.node.kind() != FileKind::Fifo);
-    place.ok_or(Errno::ESPIPE)?;
+    require_file(&*call.file(0)?, Errno::ESPIPE)?;
     if (call.word(2) as i64) < 0 || call.unsigned(3) > types::advice::LAST_OF_FILES {
         return Err(Errno::EINVAL);
     }

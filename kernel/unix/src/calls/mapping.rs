@@ -13,7 +13,7 @@ use core::ops::Range;
 use core::task::Waker;
 
 use abi_unix::Errno;
-use abi_unix::types::{advice, mapping, memory_synchronisation, protection};
+use abi_unix::types::{FLUSH_INSTRUCTIONS_LOCALLY, advice, mapping, memory_lock, memory_synchronisation, protection};
 use memory::AddressSpace;
 use memory::space::{Flush, MapError, ObjectUse, Placement, Sharing};
 use memory::sv39::{Edge, Protection};
@@ -674,6 +674,89 @@ pub(super) fn lock(call: Call<'_>) -> Decoding {
     require_mapped(&call, pages_of(address - within, length)?)
 }
 
+/// Performs `mlock2`.
+#[inline(never)]
+pub(super) fn lock_with(call: Call<'_>) -> Decoding {
+    if call.unsigned(2) & !memory_lock::ON_FAULT != 0 {
+        return Err(Errno::EINVAL);
+    }
+    lock(call)
+}
+
+/// Performs `mlockall`.
+#[inline(never)]
+pub(super) fn lock_all(call: Call<'_>) -> Decoding {
+    use memory_lock::{ALL_ON_FAULT, CURRENT, FUTURE};
+    let flags = call.unsigned(0);
+    if flags & !(CURRENT | FUTURE | ALL_ON_FAULT) != 0 || flags & (CURRENT | FUTURE) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(0.into())
+}
+
+/// Number of pages that `mincore` looks at in one step.
+const PAGES_IN_A_STEP: usize = 128;
+
+/// Performs `mincore`.
+#[inline(never)]
+pub(super) fn residence(call: Call<'_>) -> Decoding {
+    /// Tells of some pages; returns whether these were the last.
+    fn step(process: &Process, rest: &mut Range<u64>, to: &mut usize) -> Result<bool, Errno> {
+        let end = rest.end.min(rest.start + (PAGES_IN_A_STEP * PAGE) as u64);
+        let count = (end - rest.start) as usize / PAGE;
+        let mut there = [0; PAGES_IN_A_STEP];
+        {
+            let space = process.space().lock();
+            let mut mapped = rest.start;
+            while mapped < end {
+                mapped = space.region_at(mapped).ok_or(Errno::ENOMEM)?.range.end;
+            }
+            let mut at = rest.start;
+            while at < end {
+                at = match space.next_present_page(at..end) {
+                    Ok(page) => {
+                        there[(page - rest.start) as usize / PAGE] = 1;
+                        page + PAGE as u64
+                    }
+                    Err(next) => next,
+                };
+            }
+        }
+        process.copy_out(*to, &there[..count])?;
+        (rest.start, *to) = (end, *to + count);
+        Ok(rest.is_empty())
+    }
+    let address = call.address(0);
+    if !address.is_multiple_of(PAGE) {
+        return Err(Errno::EINVAL);
+    }
+    let mut rest = pages_of(address, call.length(1))?;
+    let mut to = UserBuffer::new(call.address(2), (rest.end - rest.start) as usize / PAGE)?.address();
+    let process = call.process().clone();
+    if rest.is_empty() || step(&process, &mut rest, &mut to)? {
+        return Ok(0.into());
+    }
+    Ok(kept_steps(call.number, async move {
+        loop {
+            steps::pause(&process).await;
+            if step(&process, &mut rest, &mut to)? {
+                return Ok(0);
+            }
+        }
+    }))
+}
+
+/// Performs `riscv_flush_icache`: the harts that are in the program now fetch anew, and the others do when they enter
+/// it. Which harts its threads were on before does not matter then.
+#[inline(never)]
+pub(super) fn flush_instructions(call: Call<'_>) -> Decoding {
+    if call.word(2) & !FLUSH_INSTRUCTIONS_LOCALLY != 0 {
+        return Err(Errno::EINVAL);
+    }
+    call.process().space().fetch_anew();
+    Ok(0.into())
+}
+
 /// Returns the pages of a range that begins at one. `ENOMEM` outside of the user half.
 fn pages_of(address: usize, length: usize) -> Result<Range<u64>, Errno> {
     if length > USER_END - address.min(USER_END) {
@@ -1169,6 +1252,67 @@ mod tests {
                 program.close(file).unwrap();
             }
             assert_eq!(program.read(place + 5, 6), b"common", "a mapping keeps the file");
+        });
+    }
+
+    #[test]
+    fn the_pages_that_are_there_are_told() {
+        run(|program| {
+            const PAGES: usize = 2 * PAGES_IN_A_STEP + 3;
+            let start = map(program, 0, PAGES * PAGE, ANONYMOUS).unwrap();
+            let process = program.process();
+            let touched = [0, 7, PAGES_IN_A_STEP, PAGES - 1];
+            for page in touched {
+                process.copy_out(start + page * PAGE, &[1]).unwrap();
+            }
+            let place = program.place(PAGES + 1);
+            program.write(place + PAGES, &[9]);
+            let tell = |program: &mut Program, start: usize, length: usize| {
+                program.call(SystemCall::Residence, [start, length, place])
+            };
+            assert_eq!(tell(program, start, PAGES * PAGE - 5), Ok(0));
+            let told = program.read(place, PAGES + 1);
+            for (page, told) in told[..PAGES].iter().enumerate() {
+                assert_eq!(*told == 1, touched.contains(&page), "{page}");
+            }
+            assert_eq!(told[PAGES], 9, "one byte for each page");
+            assert_eq!(tell(program, start + 1, PAGE), Err(Errno::EINVAL));
+            assert_eq!(tell(program, start, 0), Ok(0));
+            assert_eq!(program.call(SystemCall::Residence, [start, PAGE, 0x1000]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::Residence, [start, PAGE, usize::MAX]), Err(Errno::EFAULT));
+            program.call(SystemCall::Unmap, [start + (PAGES - 2) * PAGE, PAGE]).unwrap();
+            assert_eq!(tell(program, start, PAGES * PAGE), Err(Errno::ENOMEM));
+            assert_eq!(tell(program, start, (PAGES - 2) * PAGE), Ok(0));
+            for length in [usize::MAX, usize::MAX - PAGE, USER_END] {
+                assert_eq!(tell(program, start, length), Err(Errno::ENOMEM), "{length:#x}");
+            }
+        });
+    }
+
+    #[test]
+    fn locks_of_memory_need_valid_flags() {
+        run(|program| {
+            let start = map(program, 0, PAGE, ANONYMOUS).unwrap();
+            let with = |program: &mut Program, flags| program.call(SystemCall::LockMemoryWith, [start, PAGE, flags]);
+            assert_eq!([0, 1, 2].map(|flags| with(program, flags)), [Ok(0), Ok(0), Err(Errno::EINVAL)]);
+            for (flags, answer) in
+                [(1, Ok(0)), (3, Ok(0)), (7, Ok(0)), (0, Err(Errno::EINVAL)), (4, Err(Errno::EINVAL))]
+            {
+                assert_eq!(program.call(SystemCall::LockAllMemory, [flags]), answer, "{flags}");
+            }
+            assert_eq!(program.call(SystemCall::LockAllMemory, [8 | 1]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::UnlockAllMemory, []), Ok(0));
+        });
+    }
+
+    #[test]
+    fn instructions_are_fetched_anew() {
+        run(|program| {
+            let mut flush = |flags| program.call(SystemCall::FlushInstructions, [0, usize::MAX, flags]);
+            assert_eq!([0, 1, 2, usize::MAX].map(&mut flush), [Ok(0), Ok(0), Err(Errno::EINVAL), Err(Errno::EINVAL)]);
+            let space = program.process();
+            let mut space = space.space().lock();
+            assert_eq!(space.harts_to_synchronise(), 0, "those in the program have done it");
         });
     }
 

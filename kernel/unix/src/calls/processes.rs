@@ -194,6 +194,31 @@ pub(super) fn limit(call: Call<'_>) -> Decoding {
 }
 
 #[inline(never)]
+pub(super) fn get_limit(call: Call<'_>) -> Decoding {
+    // No address means no answer for `prlimit64` alone.
+    if call.address(1) == 0 {
+        return Err(Errno::EFAULT);
+    }
+    limits::call(call.process(), 0, call.unsigned(0), 0, call.address(1)).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn set_limit(call: Call<'_>) -> Decoding {
+    if call.address(1) == 0 {
+        return Err(Errno::EFAULT);
+    }
+    limits::call(call.process(), 0, call.unsigned(0), call.address(1), 0).map(Into::into)
+}
+
+#[inline(never)]
+pub(super) fn personality(call: Call<'_>) -> Decoding {
+    match call.unsigned(0) {
+        0 | u32::MAX => Ok(0.into()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+#[inline(never)]
 pub(super) fn get_capabilities(call: Call<'_>) -> Decoding {
     authority::get(call.process(), call.address(0), call.address(1)).map(Into::into)
 }

@@ -67,7 +67,20 @@ pub(super) fn wait_for_epoll(call: Call<'_>) -> Decoding {
     let mask = call.signal_mask(4)?;
     // A negative count is too large a one.
     let count = call.signed(2) as usize;
-    let wait = EpollWait::new(&*call.file(0)?, call.address(1), count, call.signed(3))?;
+    let wait = EpollWait::new(&*call.file(0)?, call.address(1), count, epoll::limit_of_ms(call.signed(3)))?;
+    call.replace_signal_mask(mask);
+    Ok(Operation::Epoll(kept(wait)).into())
+}
+
+/// Performs `epoll_pwait2`.
+#[inline(never)]
+pub(super) fn wait_for_epoll_with(call: Call<'_>) -> Decoding {
+    let mask = call.signal_mask(4)?;
+    let limit = match call.address(3) {
+        0 => TimeLimit::Never,
+        address => TimeLimit::after_ns(read_time(&**call.process(), address)?),
+    };
+    let wait = EpollWait::new(&*call.file(0)?, call.address(1), call.signed(2) as usize, limit)?;
     call.replace_signal_mask(mask);
     Ok(Operation::Epoll(kept(wait)).into())
 }
@@ -207,6 +220,18 @@ mod tests {
             assert_eq!(program.call(SystemCall::EpollWait, [epoll, DATA, 1, 0, DATA, 4]), Err(Errno::EINVAL));
             assert_eq!(program.call(SystemCall::EpollWait, [epoll, DATA, 1, 0, 0x1000, 8]), Err(Errno::EFAULT));
             assert_eq!(program.call(SystemCall::EpollWait, [epoll, DATA, 1, 0, DATA, 8]), Ok(0));
+            let times = [(0, 1_000_000_000), (0, u64::MAX), (u64::MAX, 0), (0, 0), (0, 1000)]
+                .map(|(seconds, ns)| program.store(&[u64::to_le_bytes(seconds), u64::to_le_bytes(ns)].concat()));
+            for time in &times[..3] {
+                let wait = program.call(SystemCall::EpollWaitWith, [epoll, DATA, 1, *time, 0, 0]);
+                assert_eq!(wait, Err(Errno::EINVAL));
+            }
+            for time in &times[3..] {
+                assert_eq!(program.call(SystemCall::EpollWaitWith, [epoll, DATA, 1, *time, DATA, 8]), Ok(0));
+                let wait = program.call(SystemCall::EpollWaitWith, [epoll, DATA, 0, *time, 0, 0]);
+                assert_eq!(wait, Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::EpollWaitWith, [epoll, DATA, 1, 0x1000, 0, 0]), Err(Errno::EFAULT));
             let negative = program.store(&[u64::MAX, 0].map(u64::to_le_bytes).concat());
             assert_eq!(program.call(SystemCall::Poll, [DATA, 0, negative, 0, 0]), Err(Errno::EINVAL));
             assert_eq!(program.call(SystemCall::Poll, [DATA, 0, 0x1000, 0, 0]), Err(Errno::EFAULT));

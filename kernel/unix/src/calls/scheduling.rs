@@ -1,13 +1,17 @@
 //! The calls on scheduling, and those that observe it.
 
-use abi_unix::Act;
-use abi_unix::types::niceness;
+use alloc::sync::Arc;
+
+use abi_unix::types::{TimeSpec, class, niceness};
+use abi_unix::{Act, Errno};
 
 use crate::calls::call::{Call, Decoding, kept_steps};
 use crate::observing::{snapshot, trace};
-use crate::process::authority;
+use crate::process::class::Class;
 use crate::process::nice_values::{self, NiceProcesses};
+use crate::process::{Process, authority};
 use crate::scheduling::attributes;
+use crate::time;
 
 #[inline(never)]
 pub(super) fn get(call: Call<'_>) -> Decoding {
@@ -41,6 +45,79 @@ pub(super) fn set_nice(call: Call<'_>) -> Decoding {
     }
     let processes = NiceProcesses::of(caller, kind, number)?;
     Ok(kept_steps(call.number, processes.set(caller.clone(), nice)))
+}
+
+/// Returns the process of a call on classes, which the caller may look at.
+fn classified(call: &Call<'_>) -> Result<Arc<Process>, Errno> {
+    attributes::meant_by_thread(call.process(), call.signed(0))
+}
+
+/// Reads a `struct sched_param`.
+fn read_parameter(call: &Call<'_>, argument: usize) -> Result<u32, Errno> {
+    let mut bytes = [0; 4];
+    // As on Linux, which does not look for a page at 0.
+    if call.address(argument) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    call.process().copy_in(call.address(argument), &mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+/// Performs `sched_getscheduler`.
+#[inline(never)]
+pub(super) fn get_class(call: Call<'_>) -> Decoding {
+    Ok((classified(&call)?.class().number() as usize).into())
+}
+
+/// Performs `sched_setscheduler`.
+#[inline(never)]
+pub(super) fn set_class(call: Call<'_>) -> Decoding {
+    if call.signed(1) < 0 {
+        return Err(Errno::EINVAL);
+    }
+    let class = Class::new(call.unsigned(1), read_parameter(&call, 2)?)?;
+    attributes::set_class(call.process(), &*classified(&call)?, class).map(Into::into)
+}
+
+/// Performs `sched_getparam`.
+#[inline(never)]
+pub(super) fn get_class_priority(call: Call<'_>) -> Decoding {
+    if call.address(1) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let priority = u32::from(classified(&call)?.class().priority());
+    call.process().copy_out(call.address(1), &priority.to_le_bytes()).map(Into::into)
+}
+
+/// Performs `sched_setparam`.
+#[inline(never)]
+pub(super) fn set_class_priority(call: Call<'_>) -> Decoding {
+    let priority = read_parameter(&call, 1)?;
+    let process = classified(&call)?;
+    let class = Class::new(process.class().number(), priority)?;
+    attributes::set_class(call.process(), &process, class).map(Into::into)
+}
+
+/// Performs `sched_get_priority_max`.
+#[inline(never)]
+pub(super) fn greatest_class_priority(call: Call<'_>) -> Decoding {
+    Ok((*Class::priorities(call.unsigned(0))?.end() as usize).into())
+}
+
+/// Performs `sched_get_priority_min`.
+#[inline(never)]
+pub(super) fn least_class_priority(call: Call<'_>) -> Decoding {
+    Ok((*Class::priorities(call.unsigned(0))?.start() as usize).into())
+}
+
+/// Performs `sched_rr_get_interval`.
+#[inline(never)]
+pub(super) fn slice(call: Call<'_>) -> Decoding {
+    let ns = match classified(&call)?.class().number() & !class::RESET_ON_FORK {
+        class::FIFO => 0,
+        _ => time::SLICE_NS,
+    };
+    call.process().copy_out(call.address(1), &TimeSpec::from_ns(ns).to_bytes()).map(Into::into)
 }
 
 #[inline(never)]

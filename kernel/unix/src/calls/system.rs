@@ -8,7 +8,8 @@ use platform::Machine;
 use crate::calls::call::{Call, Decoding};
 use crate::observing::counters;
 use crate::process::user::UserBuffer;
-use crate::process::{authority, table};
+use crate::process::{authority, table, thread};
+use crate::scheduling::attributes;
 use crate::time;
 
 /// Greatest number of bytes of a line that a process can write to the kernel's log.
@@ -37,7 +38,7 @@ pub(super) fn information(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn affinity(call: Call<'_>) -> Decoding {
     let id = call.signed(0);
-    if id != 0 && !table::exists(u32::try_from(id).map_err(|_| Errno::ESRCH)? % 0x1_0000) {
+    if id != 0 && !table::exists(thread::process_of(u32::try_from(id).map_err(|_| Errno::ESRCH)?)) {
         return Err(Errno::ESRCH);
     }
     let harts = crate::machine::harts();
@@ -48,6 +49,18 @@ pub(super) fn affinity(call: Call<'_>) -> Decoding {
     let mask = u64::MAX >> (64 - harts);
     call.process().copy_out(call.address(2), &mask.to_le_bytes())?;
     Ok(size_of_val(&mask).into())
+}
+
+/// Performs `sched_setaffinity`: work goes to whichever hart is free, so only a mask of all harts can be kept.
+#[inline(never)]
+pub(super) fn set_affinity(call: Call<'_>) -> Decoding {
+    let process = attributes::meant_by_thread(call.process(), call.signed(0))?;
+    authority::permit_towards(call.process(), &process, Act::Schedule)?;
+    let mut mask = [0; 8];
+    let length = call.length(1).min(mask.len());
+    call.process().copy_in(call.address(2), &mut mask[..length])?;
+    let all = u64::MAX >> (64 - crate::machine::harts());
+    if u64::from_le_bytes(mask) & all == all { Ok(0.into()) } else { Err(Errno::EINVAL) }
 }
 
 #[inline(never)]
@@ -89,7 +102,7 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
-    use crate::testing::{run, simulation};
+    use crate::testing::{Program, run, simulation};
 
     #[test]
     fn the_system_tells_its_memory_and_harts() {
@@ -105,6 +118,18 @@ mod tests {
                 assert_eq!(program.call(SystemCall::GetAffinity, [0, size, place]), Err(Errno::EINVAL));
             }
             assert_eq!(program.call(SystemCall::GetAffinity, [30_000, 8, place]), Err(Errno::ESRCH));
+            let set = |program: &mut Program, id: usize, size: usize, mask: u64| {
+                let place = program.store(&mask.to_le_bytes());
+                program.call(SystemCall::SetAffinity, [id, size, place])
+            };
+            let all = u64::MAX >> (64 - crate::machine::harts());
+            assert_eq!((set(program, 0, 8, all), set(program, 0, 1000, u64::MAX)), (Ok(0), Ok(0)));
+            for (size, mask) in [(8, 0), (0, u64::MAX), (8, all >> 1)] {
+                assert_eq!(set(program, 0, size, mask), Err(Errno::EINVAL), "{size} {mask:#x}");
+            }
+            assert_eq!(set(program, 30_000, 8, all), Err(Errno::ESRCH));
+            assert_eq!(set(program, 1, 8, all), Err(Errno::EPERM));
+            assert_eq!(program.call(SystemCall::SetAffinity, [0, 8, 0x1000]), Err(Errno::EFAULT));
             assert_eq!(program.call(SystemCall::GetGroups, [0, 0]), Ok(0));
             assert_eq!(program.call(SystemCall::GetGroups, [usize::MAX, 0]), Err(Errno::EINVAL));
         });

@@ -48,6 +48,20 @@ pub(super) fn get(call: Call<'_>) -> Decoding {
     Ok(0.into())
 }
 
+/// Performs `gettimeofday`, whose time zone is long without a meaning.
+#[inline(never)]
+pub(super) fn of_day(call: Call<'_>) -> Decoding {
+    let time = TimeSpec::from_ns(time::now_ns() + time::epoch_ns());
+    if call.address(0) != 0 {
+        let time = TimeSpec { nanoseconds: time.nanoseconds / 1000, ..time };
+        call.process().copy_out(call.address(0), &time.to_bytes())?;
+    }
+    if call.address(1) != 0 {
+        call.process().copy_out(call.address(1), &[0; 8])?;
+    }
+    Ok(0.into())
+}
+
 #[inline(never)]
 pub(super) fn resolution(call: Call<'_>) -> Decoding {
     match call.unsigned(0) {
@@ -118,6 +132,12 @@ mod tests {
             program.sleep_ns(50_000_000);
             assert!(read(program, types::clock::PROCESS_CPUTIME).unwrap() < used + 1_000_000, "sleep is no use");
             assert_eq!(read(program, 99), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::GetTimeOfDay, [place, 0]), Ok(0));
+            let day = program.read_u64(place) * 1_000_000_000 + program.read_u64(place + 8) * 1000;
+            assert!(day + 1000 > real && day < real + 1_000_000_000 && program.read_u64(place + 8) < 1_000_000);
+            assert_eq!(program.call(SystemCall::GetTimeOfDay, [0, place]), Ok(0));
+            assert_eq!(program.read_u64(place), 0, "a time zone of zeros");
+            assert_eq!(program.call(SystemCall::GetTimeOfDay, [0x1000, 0]), Err(Errno::EFAULT));
             assert_eq!(program.call(SystemCall::GetResolution, [1, place]), Ok(0));
             assert_eq!(program.read_u64(place + 8), 1_000_000_000 / time::ticks_per_second());
             assert_eq!(program.call(SystemCall::GetResolution, [1, 0]), Ok(0));

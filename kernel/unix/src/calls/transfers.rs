@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi_unix::Errno;
-use abi_unix::types::{epoll as event, message, open, splicing};
+use abi_unix::types::{RWF_HIPRI, epoll as event, message, open, splicing};
 use zerocopy::IntoBytes;
 
 use crate::asynchronous::messages::{MessageOut, MessageToReceive, MessageToSend};
@@ -91,6 +91,26 @@ pub(super) fn read_vector_at(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn write_vector_at(call: Call<'_>) -> Decoding {
     vector_at(&call, true)
+}
+
+/// Performs `preadv2`.
+#[inline(never)]
+pub(super) fn read_vector_with(call: Call<'_>) -> Decoding {
+    if is_at_position(&call)? { read_vector(call) } else { vector_at(&call, false) }
+}
+
+/// Performs `pwritev2`.
+#[inline(never)]
+pub(super) fn write_vector_with(call: Call<'_>) -> Decoding {
+    if is_at_position(&call)? { write_vector(call) } else { vector_at(&call, true) }
+}
+
+/// Returns whether such a call is about the file's position. `EOPNOTSUPP` for unknown flags.
+fn is_at_position(call: &Call<'_>) -> Result<bool, Errno> {
+    if call.unsigned(5) & !RWF_HIPRI != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(call.word(3) == usize::MAX)
 }
 
 fn vector_at(call: &Call<'_>, writes: bool) -> Decoding {
@@ -351,6 +371,22 @@ mod tests {
             assert_eq!(program.read_from(file, 200).unwrap()[100..], bytes[..100], "the position has not moved");
             assert_eq!(program.call(SystemCall::ReadVectorAt, [file, input, 1024, 1 << 62]), Ok(0));
             assert_eq!(program.call(SystemCall::WriteVectorAt, [file, output, 0, 0]), Ok(0));
+            // Calls with flags do that, too, and know the position of the file, which is at 200 now.
+            let with = |program: &mut Program, call, list, place, flags| {
+                program.call(call, [file, list, 1024, place, 7, flags])
+            };
+            let (reads, writes) = (SystemCall::ReadVectorWith, SystemCall::WriteVectorWith);
+            assert_eq!(with(program, reads, input, 150, 1), Ok(length - 50));
+            assert_eq!(program.read(to, length - 50), bytes[50..length]);
+            assert_eq!(with(program, reads, input, usize::MAX, 0), Ok(length - 100));
+            assert_eq!(program.read(to, length - 100), bytes[100..length]);
+            assert_eq!(with(program, writes, output, usize::MAX, 1), Ok(length), "at the end");
+            assert_eq!(with(program, writes, output, 0, 0), Ok(length));
+            for (place, flags, error) in [(0, 2, Errno::EOPNOTSUPP), (usize::MAX, 8, Errno::EOPNOTSUPP)] {
+                assert_eq!(with(program, reads, input, place, flags), Err(error));
+                assert_eq!(with(program, writes, output, place, flags), Err(error));
+            }
+            assert_eq!(with(program, reads, input, usize::MAX - 1, 0), Err(Errno::EINVAL));
             // The bytes before a bad address count.
             let bad = program.store(&[from, 10, 0x1000, 10].map(usize::to_le_bytes).concat());
             assert_eq!(program.call(SystemCall::WriteVectorAt, [file, bad, 2, 0]), Ok(10));

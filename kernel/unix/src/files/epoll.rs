@@ -543,13 +543,15 @@ enum Untold {
 
 impl EpollWait {
     /// Creates a wait for the epoll behind this file.
-    pub(crate) fn new(file: &OpenFile, address: usize, most: usize, timeout_ms: i32) -> Result<EpollWait, Errno> {
+    // Inlined: its first caller is in the dispatcher.
+    #[inline(always)]
+    pub(crate) fn new(file: &OpenFile, address: usize, most: usize, limit: TimeLimit) -> Result<EpollWait, Errno> {
         if !(1..=i32::MAX as usize / Event::SIZE).contains(&most) {
             return Err(Errno::EINVAL);
         }
         UserBuffer::new(address, most * Event::SIZE)?;
         let epoll = of(file)?.clone();
-        Ok(EpollWait { epoll, address, most, limit: limit_of_ms(timeout_ms), suspects: 0, untold: Untold::Unsought })
+        Ok(EpollWait { epoll, address, most, limit, suspects: 0, untold: Untold::Unsought })
     }
 
     /// Does one step.
@@ -608,7 +610,7 @@ impl EpollWait {
 }
 
 /// Converts a time limit in milliseconds; a negative one is none.
-fn limit_of_ms(timeout_ms: i32) -> TimeLimit {
+pub(crate) fn limit_of_ms(timeout_ms: i32) -> TimeLimit {
     match u64::try_from(timeout_ms) {
         Ok(0) => TimeLimit::At(0),
         Ok(ms) => TimeLimit::after_ns(ms * 1_000_000),

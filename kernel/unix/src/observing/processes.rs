@@ -14,8 +14,8 @@ use core::sync::atomic::Ordering;
 
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::trace::ProgramName;
-use abi_unix::types::mode;
 use abi_unix::types::usage::NS_IN_A_TICK;
+use abi_unix::types::{class, mode};
 use abi_unix::{Act, Counter, Errno};
 use filesystem::FileKind;
 use memory::sv39::Protection;
@@ -519,14 +519,15 @@ fn statistics_of(process: &Process, thread: Option<&Worker>) -> Made {
         Some(terminal) => (terminal.number(), terminal.foreground.load(Ordering::Relaxed) as i32),
         None => (0, -1),
     };
-    let nice = process.nice();
+    let (nice, policy) = (i32::from(process.nice()), process.class());
+    let real_time = i32::from(policy.priority());
+    let priority = if real_time == 0 { 20 + nice } else { -1 - real_time };
     let mut text = format!(
-        "{id} ({name}) {state} {parent} {group} {session} {terminal} {foreground} 0 0 0 0 0 {own} 0 {children} 0 {} {nice} ",
-        20 + nice
+        "{id} ({name}) {state} {parent} {group} {session} {terminal} {foreground} 0 0 0 0 0 {own} 0 {children} 0 {priority} {nice} "
     );
     let _ = write!(text, "{threads} 0 {start} {mapped} {resident} {} 0 0 0 0 0 0 0 0 0 0 0 0 17 ", u64::MAX);
     // Processor, real-time priority, policy, delays and guests, and addresses.
-    text.push_str("0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
+    let _ = writeln!(text, "0 {real_time} {} 0 0 0 0 0 0 0 0 0 0 0", policy.number() & !class::RESET_ON_FORK);
     whole(text)
 }
 

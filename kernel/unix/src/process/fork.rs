@@ -189,6 +189,7 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     child.set_no_terminal(process.has_no_terminal());
     child.dump.inherit(&process.dump);
     child.set_nice(process.nice());
+    child.set_class(process.class().of_a_child());
     let started = start(parent, &child, copied);
     if let Err(error) = started {
         table::discard(&child);

@@ -105,6 +105,17 @@ mod tests {
             let before = get(program, 0, number::STACK).unwrap();
             assert_eq!(program.call(SystemCall::ProcessLimit, [0, number::STACK as usize, new, old]), Ok(0));
             assert_eq!((program.read_u64(old), program.read_u64(old + 8)), before, "what was before");
+            let stack = number::STACK as usize;
+            assert_eq!(program.call(SystemCall::GetLimit, [stack, old]), Ok(0));
+            assert_eq!((program.read_u64(old), program.read_u64(old + 8)), (5, 6));
+            let less = program.store(&number::to_bytes(3, 4));
+            assert_eq!(program.call(SystemCall::SetLimit, [stack, less]), Ok(0));
+            assert_eq!(get(program, 0, number::STACK), Ok((3, 4)));
+            for call in [SystemCall::GetLimit, SystemCall::SetLimit] {
+                assert_eq!(program.call(call, [stack, 0]), Err(Errno::EFAULT));
+                assert_eq!(program.call(call, [stack, 0x1000]), Err(Errno::EFAULT));
+                assert_eq!(program.call(call, [99, old]), Err(Errno::EINVAL));
+            }
         });
     }
 

@@ -689,6 +689,7 @@ impl Plan {
         *process.executable.lock() = Some(self.program.content.place().clone());
         let creator = above.as_ref().and_then(|above| above.worker(0));
         if let Some(above) = above {
+            process.set_class(above.class().of_a_child());
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
             process.dump.set_filter(above.dump.filter());
             process.no_new_rights.store(above.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -95,6 +95,11 @@ pub(crate) fn find(caller: &Arc<Worker>, number: usize) -> Result<Arc<Worker>, E
     with_number(&caller.process, number)
 }
 
+/// Returns the number of the process that has a thread of this number, if there is one.
+pub(crate) fn process_of(number: u32) -> u32 {
+    number % 0x1_0000
+}
+
 fn with_number(process: &Process, number: usize) -> Result<Arc<Worker>, Errno> {
     let above = number.checked_sub(process.id as usize).filter(|above| above.is_multiple_of(0x1_0000));
     above.and_then(|above| process.worker_or_thread(above / 0x1_0000)).ok_or(Errno::ESRCH)

@@ -26,7 +26,7 @@ use crate::files::owners::{Awaited, Herald, TELLER};
 use crate::files::remains::{Remain, leave};
 use crate::process::table::{Walk, find};
 use crate::process::worker::Worker;
-use crate::process::{Process, signal_sending};
+use crate::process::{Process, signal_sending, thread};
 use crate::scheduling::standing::worth_of;
 use crate::scheduling::{executor, payers};
 
@@ -51,7 +51,7 @@ pub(crate) fn start() {
 
 /// Returns the thread with this number, which has its process's number in it.
 pub(crate) fn thread(number: i32) -> Option<(Arc<Process>, Arc<Worker>)> {
-    let process = find(u32::try_from(number).ok()? % 0x1_0000)?;
+    let process = find(thread::process_of(u32::try_from(number).ok()?))?;
     let worker = process.worker_or_thread(number as usize >> 16)?;
     Some((process, worker))
 }
