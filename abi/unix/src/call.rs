@@ -622,6 +622,10 @@ system_calls! {
     /// `MFD_ALLOW_SEALING`. `EINVAL` for other flags than that, `MFD_CLOEXEC` and `MFD_EXEC`, and for a name of more
     /// than 249 bytes; the name has no effect.
     MemoryFile = 279 memfd_create(name: Path, flags: Number) Never;
+    /// Replaces the program of the calling process, as `execve`, by one at a path from an open directory, or with
+    /// `AT_EMPTY_PATH` and an empty path by an open file. A script is found by its interpreter under `/proc/self/fd`,
+    /// so it must not be closed by `execve`. `EINVAL` for other flags.
+    ExecuteAt = 281 execveat(directory: Descriptor, path: Path, arguments: Input, environment: Input, flags: Number) Never by Worker;
     /// Keeps a range of memory in memory, as `mlock`; the flag `MLOCK_ONFAULT` has no effect.
     LockMemoryWith = 284 mlock2(address: Number, size: Length, flags: Number) Never;
     /// Copies bytes of a regular file to a place in a regular file. The places are moved on; if the address of one is

@@ -279,6 +279,13 @@ struct Script {
     undo: fn(&mut State, usize) -> Result<()>,
 }
 
+impl Script {
+    /// Returns whether another program takes the place of the caller.
+    fn executes(&self) -> bool {
+        matches!(self.call, SystemCall::Execute | SystemCall::ExecuteAt)
+    }
+}
+
 fn nothing(_: &mut State, _: usize) -> Result<()> {
     Ok(())
 }
@@ -1009,6 +1016,10 @@ const CHANGES: &[Script] = scripts![
         let [path, arguments, environment, _] = state.program();
         with([path, arguments, environment])
     }, nothing;
+    ExecuteAt "": |state| {
+        let [path, arguments, environment, _] = state.program();
+        with([HERE, path, arguments, environment, 0])
+    }, nothing;
     InterruptHandler "": |_| with([0]), nothing;
     RingSetup "": |_| with([64, 0]), nothing;
     RingSetup "with completions": |_| with([4096, 4096]), nothing;
@@ -1294,7 +1305,7 @@ pub async fn of_first_calls() -> Outcome {
                     Ending::Exited(HAS_FAILED) => false,
                     Ending::Exited(0) => made < nth,
                     // Not before the old program was gone, or in a call of the new one.
-                    Ending::Killed(9) | Ending::Exited(_) if script.call == SystemCall::Execute && made >= nth => false,
+                    Ending::Killed(9) | Ending::Exited(_) if script.executes() && made >= nth => false,
                     ending => return Err(alloc::format!("{} {nth}: {ending:?}", name(script))),
                 };
                 let after = must!(settled(&before));
@@ -1308,7 +1319,7 @@ pub async fn of_first_calls() -> Outcome {
                 break;
             }
             allocations += 1;
-            if nth == MOST_OF_FIRST && script.call != SystemCall::Execute {
+            if nth == MOST_OF_FIRST && !script.executes() {
                 break;
             }
         }

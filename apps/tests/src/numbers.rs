@@ -305,6 +305,7 @@ all_same! { SystemCall, linux_calls(), general:
     FlushInstructions __NR_riscv_flush_icache; Wait __NR_wait4; ProcessLimit __NR_prlimit64;
     SynchroniseFileSystem __NR_syncfs; SendMessages __NR_sendmmsg; Rename __NR_renameat2; GetRandom __NR_getrandom;
     MemoryFile __NR_memfd_create; LockMemoryWith __NR_mlock2; CopyFileRange __NR_copy_file_range;
+    ExecuteAt __NR_execveat;
     ReadVectorWith __NR_preadv2; WriteVectorWith __NR_pwritev2; ExtendedStatus __NR_statx; CloneWith __NR_clone3;
     CloseRange __NR_close_range; AccessWith __NR_faccessat2; EpollWaitWith __NR_epoll_pwait2;
     ChangeModeWith __NR_fchmodat2;

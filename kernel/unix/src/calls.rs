@@ -205,6 +205,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
         GetUserTriple | GetGroupTriple => processes::get_numbers(call),
         Spawn => processes::spawn(call),
         Execute => processes::execute(call),
+        ExecuteAt => processes::execute_at(call),
         Exit => processes::exit(call),
         ExitGroup => processes::exit_group(call),
         Wait => processes::wait(call),

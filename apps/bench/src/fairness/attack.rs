@@ -823,8 +823,10 @@ pub fn run(way: &str, name: &str) -> Outcome {
     let call = SystemCall::ALL.iter().copied().find(|call| call.name() == name);
     let found = WAYS.iter().find(|(other, _)| *other == way);
     let (Some(call), Some(&(_, way))) = (call, found) else { return Err("no such attack".into()) };
-    if call == SystemCall::Execute {
-        return execute();
+    match call {
+        SystemCall::Execute => return execute(c"execve"),
+        SystemCall::ExecuteAt => return execute(c"execveat"),
+        _ => {}
     }
     let attack = attempt!(Attack::new(call, way));
     if call == SystemCall::RingEnter {
@@ -854,10 +856,14 @@ fn directly(attack: &Attack) -> Outcome {
 }
 
 /// Executes this program again, with the same arguments.
-fn execute() -> Outcome {
-    let words = [c"bench", c"fairness", c"budget_worst", c"act", c"direct", c"execve"].map(CStr::as_ptr);
+fn execute(name: &CStr) -> Outcome {
+    let words = [c"bench", c"fairness", c"budget_worst", c"act", c"direct", name].map(CStr::as_ptr);
     let list: Vec<_> = words.into_iter().chain([core::ptr::null()]).collect();
-    attempt!(raw(SystemCall::Execute, [at(OWN_PATH), list.as_ptr() as usize, at(&list[6]), 0, 0, 0]));
+    let [path, arguments, variables] = [at(OWN_PATH), list.as_ptr() as usize, at(&list[6])];
+    attempt!(match name == c"execve" {
+        true => raw(SystemCall::Execute, [path, arguments, variables, 0, 0, 0]),
+        false => raw(SystemCall::ExecuteAt, [HERE, path, arguments, variables, 0, 0]),
+    });
     Ok(())
 }
 

@@ -18,6 +18,7 @@ use crate::asynchronous::operation::Operation;
 use crate::files::file::OpenFile;
 use crate::process::accounts::MEMORY_OF_A_WAIT;
 use crate::process::fork::Copied;
+use crate::process::program::Execution;
 use crate::process::signals::SignalWait;
 use crate::process::user::UserBuffer;
 use crate::process::worker::Worker;
@@ -37,8 +38,8 @@ pub(crate) enum Pause {
     Stopped,
     /// The worker has nothing to run: it sleeps until completions beyond `seen`, or until a tick.
     Park { seen: u64, deadline: Option<u64> },
-    /// The process wants another program: the addresses of path, arguments and environment.
-    Execute([usize; 3]),
+    /// The process wants another program.
+    Execute(Execution),
     /// The process starts another one in its memory.
     Lend(Box<Copied>),
     /// The worker must move to a kernel thread, if it does not have one already (a model for comparison).

@@ -12,6 +12,7 @@ use crate::asynchronous::operation::{ChildAnswer, Operation};
 use crate::calls::call::{Call, Decoded, Decoding, Pause, admitted, kept_steps};
 use crate::files::machine_end::{self, MachineEnd};
 use crate::process::exit_status::Ending;
+use crate::process::program::Execution;
 use crate::process::table::Children;
 use crate::process::{Process, authority, limits, program, signal_sending, table};
 
@@ -26,7 +27,37 @@ pub(super) fn spawn(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn execute(call: Call<'_>) -> Decoding {
     call.admitted()?;
-    Ok(Pause::Execute([call.address(0), call.address(1), call.address(2)]).into())
+    let [path, arguments, environment] = [0, 1, 2].map(|argument| call.address(argument));
+    Ok(Pause::Execute(Execution { file: None, path, arguments, environment }).into())
+}
+
+/// Performs `execveat`.
+#[inline(never)]
+pub(super) fn execute_at(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    if call.unsigned(4) & !types::AT_EMPTY_PATH != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let is_empty = {
+        let mut first = [0];
+        process.copy_in(call.address(1), &mut first)?;
+        match first {
+            [0] if call.unsigned(4) & types::AT_EMPTY_PATH == 0 => return Err(Errno::ENOENT),
+            [b'/'] => return execution(&call, None),
+            [first] => first == 0,
+        }
+    };
+    if call.signed(0) == types::AT_FDCWD {
+        // The working directory is no program.
+        return if is_empty { Err(Errno::EACCES) } else { execution(&call, None) };
+    }
+    call.file(0)?;
+    execution(&call, Some(call.descriptor(0)?))
+}
+
+fn execution(call: &Call<'_>, file: Option<usize>) -> Decoding {
+    let [path, arguments, environment] = [1, 2, 3].map(|argument| call.address(argument));
+    Ok(Pause::Execute(Execution { file, path, arguments, environment }).into())
 }
 
 #[inline(never)]
@@ -414,6 +445,37 @@ mod tests {
             assert_eq!(wait(program, child as i64, 0), Err(Errno::ECHILD));
             assert!(!table::exists(child as u32));
             assert_eq!(program.call(SystemCall::Wait, [usize::MAX, 0, 4, 0]), Err(Errno::EINVAL));
+        });
+    }
+
+    /// A program is also found from an open directory, and as an open file.
+    #[test]
+    fn a_program_is_executed_from_what_is_open() {
+        run(|program| {
+            let cases: [(&[u8], &[u8], usize); 3] =
+                [(b"/bin/test\0", b"\0", 0x1000), (b"/bin\0", b"test\0", 0), (b"/tmp\0", b"/bin/test\0", 0)];
+            for (open, path, flags) in cases {
+                let child = program.spawn(move |program| {
+                    let (open, path) = (program.store(open), program.store(path));
+                    let file = program.call(SystemCall::Open, [types::AT_FDCWD as usize, open, 0, 0]).unwrap();
+                    program.goes_on_as(|program| program.sleep_ns(1000));
+                    let result = program.call(SystemCall::ExecuteAt, [file, path, 0, 0, flags]);
+                    panic!("{result:?}");
+                });
+                let child = child.unwrap();
+                assert_eq!(program.wait_for(child), Ok((child, 0)), "{}", path.escape_ascii());
+            }
+            let (empty, here) = (program.store(b"\0"), types::AT_FDCWD as usize);
+            let at = |program: &mut Program, file, path, flags| {
+                program.call(SystemCall::ExecuteAt, [file, path, 0, 0, flags])
+            };
+            assert_eq!(at(program, here, empty, 0), Err(Errno::ENOENT));
+            assert_eq!(at(program, here, empty, 0x1000), Err(Errno::EACCES));
+            assert_eq!(at(program, 99, empty, 0x1000), Err(Errno::EBADF));
+            assert_eq!(at(program, here, 0x1000, 0), Err(Errno::EFAULT));
+            assert_eq!(at(program, here, empty, 0x1100), Err(Errno::EINVAL));
+            let (reader, _) = program.pipe(0);
+            assert_eq!(at(program, reader, empty, 0x1000), Err(Errno::EACCES));
         });
     }
 

@@ -5,6 +5,7 @@
 //! program is given up.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -507,20 +508,44 @@ impl Executable {
     }
 }
 
+/// The wish for another program: the addresses of its path, of the list of arguments and of the list of variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Execution {
+    /// The descriptor of the directory from which the path leads, or of the program if the path is empty; `None` for
+    /// the working directory.
+    pub file: Option<usize>,
+    pub path: usize,
+    pub arguments: usize,
+    pub environment: usize,
+}
+
+/// Returns a path from an open file, or of it if the path is empty. As on Linux, this is also what the interpreter of a
+/// script gets.
+fn path_from(file: usize, path: &[u8]) -> Result<Vec<u8>, Errno> {
+    let mut whole = format!("/proc/self/fd/{file}").into_bytes();
+    whole.try_reserve_exact(1 + path.len()).map_err(|_| Errno::ENOMEM)?;
+    if !path.is_empty() {
+        whole.push(b'/');
+        whole.extend_from_slice(path);
+    }
+    Ok(whole)
+}
+
 impl Plan {
     /// Reads a process's arguments of the call: path, arguments and environment from its memory.
     ///
     /// # Cancellation
     /// Dropping it has no effect.
-    pub(crate) async fn read(
-        process: &Process,
-        path: usize,
-        arguments: usize,
-        environment: usize,
-    ) -> Result<Plan, Errno> {
-        let path = process.copy_in_path(path)?;
+    pub(crate) async fn read(process: &Process, execution: Execution) -> Result<Plan, Errno> {
+        let Execution { file, path, arguments, environment } = execution;
+        let path = match file {
+            None => process.copy_in_path(path)?,
+            Some(file) => path_from(file, &process.copy_in_path(path)?)?,
+        };
         let directory = process.directory.lock().clone();
-        let found = Found::look_up(&directory, &path, process.id, For::Parent(process)).await?;
+        let found = Found::look_up(&directory, &path, process.id, For::Parent(process)).await;
+        // Files that cannot be opened are no programs either.
+        let found = found.map_err(|error| if error == Errno::ENXIO { Errno::EACCES } else { error })?;
         let first = found.first_arguments()?;
         let mut left = LARGEST_STRINGS.saturating_sub(first.bytes());
         let arguments = read_strings(process, arguments, found.replaced(), first, &mut left).await?;
@@ -731,7 +756,7 @@ pub(crate) async fn spawn(
     priority: usize,
 ) -> Result<usize, Errno> {
     table::require_depth(&process)?;
-    let plan = Plan::read(&process, path, arguments, environment).await?;
+    let plan = Plan::read(&process, Execution { file: None, path, arguments, environment }).await?;
     // Others may have used memory up meanwhile.
     process.account.admit()?;
     let account = process.account.of_a_child()?;

@@ -33,7 +33,7 @@ use crate::asynchronous::{ring, user_interrupts};
 use crate::calls::call::{Pause, admitted};
 use crate::models::{Carrier, threads};
 use crate::process::exit_status::Ending;
-use crate::process::program::Plan;
+use crate::process::program::{Execution, Plan};
 use crate::process::signals::Interruption;
 use crate::process::visit::visit;
 use crate::process::worker::{Means, Worker};
@@ -183,7 +183,7 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
         // In memory of its own, for which the call was admitted: it would make the future of every worker larger.
         Pause::Lend(copied) => admitted(fork::lend(worker.clone(), *copied)).await,
         // As large as the future of the whole rest together.
-        Pause::Execute(addresses) => return admitted(execute(worker, context, addresses)).await,
+        Pause::Execute(execution) => return admitted(execute(worker, context, execution)).await,
         Pause::MoveToThread | Pause::Leave => return,
     };
     context.set_result(errno::encode(result) as u64);
@@ -192,9 +192,9 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
 /// Replaces the program, when all other workers and calls have gone.
 #[doc(alias = "execve")]
 #[doc(alias = "bprm")]
-async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, [path, arguments, environment]: [usize; 3]) {
+async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, execution: Execution) {
     stretch::goes_on_with(SystemCall::Execute);
-    let plan = match Plan::read(&worker.process, path, arguments, environment).await {
+    let plan = match Plan::read(&worker.process, execution).await {
         Ok(plan) => plan,
         Err(error) => return context.set_result(errno::encode(Err(error)) as u64),
     };
