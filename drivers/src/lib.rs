@@ -1,6 +1,7 @@
-//! Device drivers without a kernel: UART, PLIC, APLIC, IMSIC, UINTC, real-time clock.
+//! Device drivers without a kernel: UARTs, PLIC, APLIC, IMSIC, UINTC, real-time clock.
 //!
-//! Each module is about one device and nothing else: mapping registers, waking tasks and locking are left to the owner.
+//! Each module is about one kind of device and nothing else: mapping registers, waking tasks and locking are left to
+//! the owner.
 //! A driver is a value over something that implements [`Registers`]; in a kernel that is a window of device memory, in
 //! a user-space server a mapped page, and in the tests below a model of the device. So one driver serves both kernels
 //! and runs on the developer's own computer.
@@ -9,11 +10,14 @@
 
 pub mod aplic;
 pub mod imsic;
+mod memory;
 pub mod plic;
 pub mod ring;
 pub mod rtc;
 pub mod uart;
 pub mod uintc;
+
+pub use memory::Memory;
 
 /// The registers of a device. Offsets are bytes from the first register; accesses have exactly the stated width, happen
 /// exactly once and in program order. Memory written before a register is written is visible to the device, and memory

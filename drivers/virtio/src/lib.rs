@@ -30,7 +30,6 @@ mod checksum;
 mod entropy;
 #[cfg(test)]
 mod fake;
-mod memory;
 mod mmio;
 mod network_device;
 mod queue;
@@ -38,8 +37,8 @@ mod queue;
 mod tests;
 
 pub use block_device::{Data, Disk, Ended, MOST_PARTS, Request, RequestError, SECTOR, Ticket};
+pub use drivers::Memory;
 pub use entropy::Entropy;
-pub use memory::Memory;
 pub use mmio::{Acknowledger, Interrupt, Kind, Mmio};
 pub use network_device::{LinkStatus, Network, NetworkCounters};
 
