@@ -78,13 +78,53 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
         hart::HARTS[index].hart_id.store(hart_id, Relaxed);
     }
     HART_COUNT.store(configuration.hart_ids.len(), Relaxed);
-    HAS_TIMER_REGISTER.store(configuration.has_timer_register, Relaxed);
+    HAS_TIMER_REGISTER.store(configuration.has_timer_register && probe_timer_register(), Relaxed);
     MAXIMUM_ASID.store(probe_asid(), Relaxed);
     Riscv64::set_timer(u64::MAX);
     if let Some(address) = configuration.test_device {
         use_test_device(address);
     }
     Ok(())
+}
+
+/// Returns whether the harts set their timers themselves, by a register. Until [`configure`] has found it, they do not.
+pub fn has_timer_register() -> bool {
+    HAS_TIMER_REGISTER.load(Relaxed)
+}
+
+/// Returns whether shutdown can pass the status on to the emulator.
+pub(crate) fn has_test_device() -> bool {
+    TEST_DEVICE.load(Relaxed) != 0
+}
+
+/// Writes this hart's timer register, so that the timer does not interrupt, and returns whether it has one that it may
+/// use. A device tree can be wrong about it, and so can firmware that does not give it to the kernel: the write is an
+/// illegal instruction then.
+fn probe_timer_register() -> bool {
+    let works: u64;
+    // SAFETY: interrupts are off in the kernel, so that only the guarded write can trap. Such a trap goes on behind the
+    // write, where the vector is put back; what it changes of the status is cleared as when a hart starts, and no other
+    // register of the contract is touched. The timer register affects only when the timer interrupt is pending.
+    unsafe {
+        core::arch::asm!(
+            "lla {vector}, 2f",
+            "csrrw {vector}, stvec, {vector}",
+            "li {works}, 0",
+            "csrw {register}, {never}",
+            "li {works}, 1",
+            ".balign 4",
+            "2:",
+            "csrw stvec, {vector}",
+            "csrc sstatus, {status}",
+            vector = out(reg) _,
+            works = out(reg) works,
+            never = in(reg) u64::MAX,
+            status = in(reg) trap::STATUS_CLEARED,
+            register = const csr::STIMECMP,
+            options(nostack),
+        );
+    }
+    works != 0
 }
 
 /// Makes shutdown use the "SiFive test" device at this physical address from now on, so that the status reaches the
@@ -148,8 +188,7 @@ impl Machine for Riscv64 {
 
     fn set_timer(deadline_ticks: u64) {
         if HAS_TIMER_REGISTER.load(Relaxed) {
-            // SAFETY: according to the device tree the register exists; it affects only when the timer interrupt is
-            // pending.
+            // SAFETY: a probe has found the register; it affects only when the timer interrupt is pending.
             unsafe { write_csr!(csr::STIMECMP, deadline_ticks) };
         } else {
             sbi_rt::set_timer(deadline_ticks);

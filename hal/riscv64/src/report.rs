@@ -139,6 +139,10 @@ fn begin() {
 }
 
 fn end() -> ! {
+    if !crate::machine::has_test_device() {
+        // As the platform says it, for a host that reads the console.
+        let _ = writeln!(Output, "COPS: ended with status {FAILURE}");
+    }
     Riscv64::shutdown(Status::Failure(FAILURE))
 }
 

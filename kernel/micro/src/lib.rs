@@ -102,7 +102,7 @@ impl Kernel {
 
     fn halt(&self) {
         console::print(format_args!("the machine is halted by a program\n"));
-        Machine::shutdown(Status::Success);
+        platform::shut_down(Status::Success);
     }
 
     /// Writes the current thread and the ready threads of each hart to the console.

@@ -71,6 +71,6 @@ mod image {
 
     fn fail(reason: core::fmt::Arguments) -> ! {
         console::print(format_args!("the microkernel cannot start: {reason}\n"));
-        Machine::shutdown(Status::Failure(1))
+        platform::shut_down(Status::Failure(1))
     }
 }

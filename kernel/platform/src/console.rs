@@ -14,7 +14,7 @@
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use drivers::uart::{self, Uart};
+use drivers::uart::{self, Uart, UartKind};
 use hal_api::Machine as _;
 use heapless::Vec;
 use spin::{Mutex, Once};
@@ -28,7 +28,7 @@ const PANIC_ATTEMPTS: usize = 1 << 16;
 
 static CONSOLE: Mutex<Console> = Mutex::new(Console { uart: None, output: Output::Polled, awaited: None });
 /// Registers of the device, for panics.
-static DEVICE: Once<(Mapped, u32)> = Once::new();
+static DEVICE: Once<(Mapped, UartKind)> = Once::new();
 /// Whether a hart reports the kernel's end.
 static REPORTING: AtomicBool = AtomicBool::new(false);
 /// Function to call on input, and when there is room that was asked for.
@@ -59,9 +59,9 @@ enum Output {
 /// Takes over the serial line.
 pub fn start(serial: &Serial) {
     let Some(registers) = Mapped::new((serial.device.address, serial.device.length)) else { return };
-    let mut uart = Uart::new(registers, serial.shift);
+    let mut uart = Uart::new(registers, serial.kind);
     uart.initialise();
-    DEVICE.call_once(|| (registers, serial.shift));
+    DEVICE.call_once(|| (registers, serial.kind));
     CONSOLE.lock().uart = Some(uart);
     machine::set_panic_writer(write_panic);
 }
@@ -226,7 +226,7 @@ fn write_panic(bytes: &[u8]) {
     }
     HELD.store(true, Ordering::Relaxed);
     match DEVICE.get() {
-        Some((registers, shift)) => uart::write_polled(registers, *shift, bytes),
+        Some((registers, kind)) => uart::write_polled(*registers, *kind, bytes),
         None => machine::early_write(bytes),
     }
 }

@@ -2,11 +2,15 @@
 //!
 //! The tree comes from firmware that may be broken: nothing here indexes without a check, adds without a check or loops
 //! without a bound, and everything that the kernel cannot run without is either found and plausible or the tree is
-//! rejected with one sentence ([`Damaged`]). A damaged device that the kernel can do without is left out.
+//! rejected with one sentence ([`Damaged`]). A damaged device that the kernel can do without is left out, with a
+//! [`Remark`]. Both name the node and the property.
+//!
+//! An address is one of its [`Bus`]: the `ranges` of all buses above it make it a physical one.
 
-use core::fmt;
+use core::fmt::{self, Write as _};
 
 use drivers::aplic::{Delivery, Trigger};
+use drivers::uart::UartKind;
 use hal_api::{BootInformation, MAXIMUM_HARTS, PAGE_SIZE};
 use heapless::Vec;
 
@@ -16,8 +20,12 @@ use crate::device_tree::Node;
 pub const MAXIMUM_RANGES: usize = 32;
 /// Maximum number of virtio devices.
 pub const MAXIMUM_DEVICES: usize = 32;
-/// Largest interrupt source that is served.
-pub const MAXIMUM_SOURCE: u32 = 255;
+/// Maximum number of Ethernet controllers.
+pub const MAXIMUM_ETHERNET: usize = 4;
+/// Maximum number of remarks; further ones are not kept.
+pub const MAXIMUM_REMARKS: usize = 12;
+/// Largest interrupt source that is served, and that a PLIC or APLIC can have.
+pub const MAXIMUM_SOURCE: u32 = 1023;
 /// Bytes that the kernel's direct map can reach.
 const REACHABLE: u64 = 64 << 30;
 /// Maximum depth of nested buses.
@@ -35,6 +43,41 @@ pub struct Damaged(pub &'static str);
 impl fmt::Display for Damaged {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         formatter.write_str(self.0)
+    }
+}
+
+/// A part of the device tree that the kernel does without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remark<'a> {
+    /// The node's name with its address on its bus.
+    pub node: &'a [u8],
+    /// The property.
+    pub property: &'static str,
+    /// Its fault, and the consequence.
+    pub finding: Finding,
+}
+
+/// The fault of a property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// In words.
+    Text(&'static str),
+    /// Bytes of memory are out of reach.
+    Unreachable(u64),
+}
+
+impl fmt::Display for Remark<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        for &byte in self.node {
+            formatter.write_char(if byte.is_ascii_graphic() { byte.into() } else { '?' })?;
+        }
+        write!(formatter, ": `{}` ", self.property)?;
+        match self.finding {
+            Finding::Text(text) => formatter.write_str(text),
+            Finding::Unreachable(bytes) => {
+                write!(formatter, "has {} MiB above {} GiB: they are not used", bytes >> 20, REACHABLE >> 30)
+            }
+        }
     }
 }
 
@@ -61,6 +104,8 @@ pub struct Description<'a> {
     pub controller: Controller,
     /// The virtio devices, by rising address.
     pub virtio: Vec<Device, MAXIMUM_DEVICES>,
+    /// Cadence's Ethernet controllers, by rising address.
+    pub ethernet: Vec<Ethernet, MAXIMUM_ETHERNET>,
     /// Physical address and bytes of the real-time clock's registers.
     pub real_time_clock: Option<(u64, u64)>,
     /// Physical address and bytes of the registers of UINTC. The machine has it together with the N extension and UIPI.
@@ -73,6 +118,8 @@ pub struct Description<'a> {
     pub initial_files: Option<Range>,
     /// Random bytes from the firmware; may be empty.
     pub random_seed: &'a [u8],
+    /// Parts that the kernel does without, for people.
+    pub remarks: Vec<Remark<'a>, MAXIMUM_REMARKS>,
 }
 
 /// A device with registers and perhaps an interrupt.
@@ -95,13 +142,22 @@ pub struct Interrupt {
     pub trigger: Trigger,
 }
 
-/// A 16550 UART.
+/// A UART.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serial {
     /// Registers and interrupt.
     pub device: Device,
-    /// Registers are `1 << shift` bytes apart.
-    pub shift: u32,
+    /// Its kind.
+    pub kind: UartKind,
+}
+
+/// An Ethernet controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ethernet {
+    /// Registers and interrupt.
+    pub device: Device,
+    /// Its hardware address, if the firmware has written one into the tree.
+    pub address: Option<[u8; 6]>,
 }
 
 /// Controller of interrupts from devices.
@@ -151,14 +207,14 @@ impl<'a> Description<'a> {
     /// [`Damaged`] if a necessary part is missing or implausible.
     pub fn read(boot: &BootInformation, tree: &'a [u8]) -> Result<Description<'a>, Damaged> {
         let root = Node::root(tree).ok_or(Damaged("it is not a flattened device tree, or it is torn"))?;
-        let cpus = child(root, "cpus").ok_or(Damaged("it has no processors"))?;
+        let cpus = child(root, "cpus").ok_or(Damaged("it has no processors (the node /cpus)"))?;
         let chosen = child(root, "chosen");
 
         let harts = Harts::read(cpus, boot.boot_hart_id)?;
         let timebase_frequency = number(cpus, "timebase-frequency")
             .or_else(|| children(cpus).find_map(|cpu| number(cpu, "timebase-frequency")))
             .filter(|&frequency| frequency > 0)
-            .ok_or(Damaged("it does not say how fast time passes"))?;
+            .ok_or(Damaged("it does not say how fast time passes (/cpus: `timebase-frequency`)"))?;
 
         let mut description = Description {
             memory: Vec::new(),
@@ -171,36 +227,99 @@ impl<'a> Description<'a> {
             serial: None,
             controller: Controller::None,
             virtio: Vec::new(),
+            ethernet: Vec::new(),
             real_time_clock: None,
             user_interrupts: None,
             test_device: None,
-            arguments: chosen.and_then(|chosen| text(chosen, "bootargs")).unwrap_or(""),
-            initial_files: chosen.and_then(initial_files),
-            random_seed: chosen.and_then(|chosen| bytes(chosen, "rng-seed")).unwrap_or(&[]),
+            arguments: "",
+            initial_files: None,
+            random_seed: &[],
+            remarks: Vec::new(),
         };
+        if harts.left_out > 0 {
+            description.remark(cpus, "reg", "of some nodes is not used: this kernel runs on eight harts at most");
+        }
+        if let Some(chosen) = chosen {
+            description.read_chosen(chosen);
+        }
         description.read_memory(root, boot, tree.len() as u64)?;
-        description.controller = find_controller(root, &harts);
-        let mut devices =
-            Devices { description: &mut description, controller_phandle: controller_phandle(root, &harts) };
-        devices.walk(root, root_parent(root), 0);
+        let controller = description.read_interrupts(root, &harts);
+        let mut devices = Devices {
+            controller_phandle: controller.and_then(phandle),
+            output: chosen.and_then(|chosen| standard_output(root, chosen)),
+            description: &mut description,
+        };
+        devices.walk(&Bus { node: root, above: None }, root_parent(root), 0);
         sort_by(&mut description.virtio, |device| device.address);
+        sort_by(&mut description.ethernet, |ethernet| ethernet.device.address);
         Ok(description)
     }
 
-    fn read_memory(&mut self, root: Node, boot: &BootInformation, tree: u64) -> Result<(), Damaged> {
-        const TOO_MANY: Damaged = Damaged("the memory is in too many pieces");
+    fn remark(&mut self, node: Node<'a>, property: &'static str, text: &'static str) {
+        // With more than the list holds, the rest is left out.
+        let _ = self.remarks.push(Remark { node: node.full_name(), property, finding: Finding::Text(text) });
+    }
+
+    /// Reads the controller of interrupts; returns its node.
+    fn read_interrupts(&mut self, root: Node<'a>, harts: &Harts) -> Option<Node<'a>> {
+        let found = controller_node(root, harts);
+        match &found {
+            Some(found) => match read_controller(found, harts) {
+                Ok(controller) => self.controller = controller,
+                Err((property, text)) => self.remark(found.node, property, text),
+            },
+            None => {
+                if let Some((node, _)) = find(root, |node| is_aplic(node) || is_plic(node)) {
+                    let text = "reaches no hart that the kernel uses: devices do not interrupt";
+                    self.remark(node, "interrupts-extended", text);
+                }
+            }
+        }
+        found.map(|found| found.node)
+    }
+
+    fn read_chosen(&mut self, chosen: Node<'a>) {
+        match bytes(chosen, "bootargs").map(|_| text(chosen, "bootargs")) {
+            None => {}
+            Some(Some(arguments)) => self.arguments = arguments,
+            Some(None) => self.remark(chosen, "bootargs", "is no text: there is no command line"),
+        }
+        match (number(chosen, "linux,initrd-start"), number(chosen, "linux,initrd-end")) {
+            (Some(start), Some(end)) if start < end => self.initial_files = Some((start, end)),
+            (None, None) => {}
+            _ => self.remark(
+                chosen,
+                "linux,initrd-end",
+                "is not behind `linux,initrd-start`: there are no initial files",
+            ),
+        }
+        self.random_seed = bytes(chosen, "rng-seed").unwrap_or(&[]);
+    }
+
+    /// Returns the memory that the tree lists, within reach.
+    fn listed_memory(&mut self, root: Node<'a>) -> Result<Ranges, Damaged> {
         let mut all = Ranges::new();
         for node in children(root).filter(|&node| text(node, "device_type") == Some("memory")) {
+            let mut unreachable: u64 = 0;
             for (start, length) in registers(node, root) {
-                let end = start.saturating_add(length).min(REACHABLE) & !PAGE_MASK;
+                let end = start.saturating_add(length);
+                unreachable = unreachable.saturating_add(end.saturating_sub(start.max(REACHABLE)));
+                let end = end.min(REACHABLE) & !PAGE_MASK;
                 let start = start.checked_add(PAGE_MASK).map_or(u64::MAX, |start| start & !PAGE_MASK);
                 if start < end {
                     all.push((start, end)).map_err(|_| TOO_MANY)?;
                 }
             }
+            if unreachable > 0 {
+                let finding = Finding::Unreachable(unreachable);
+                let _ = self.remarks.push(Remark { node: node.full_name(), property: "reg", finding });
+            }
         }
-        all = merge(all);
+        Ok(merge(all))
+    }
 
+    fn read_memory(&mut self, root: Node<'a>, boot: &BootInformation, tree: u64) -> Result<(), Damaged> {
+        let mut all = self.listed_memory(root)?;
         let mut firmware = Ranges::new();
         if let Some(reserved) = child(root, "reserved-memory") {
             for node in children(reserved) {
@@ -233,15 +352,17 @@ impl<'a> Description<'a> {
 
         let contains = |&(start, end): &Range| start <= boot.image.0 && boot.image.1 <= end;
         if !self.memory.iter().any(contains) {
-            return Err(Damaged("the kernel lies outside of the memory that it lists"));
+            return Err(Damaged("the kernel lies outside of the memory that it lists (/memory: `reg`)"));
         }
         if let Some((start, end)) = self.initial_files
             && !self.memory.iter().any(|range| range.0 <= start && end <= range.1)
         {
-            return Err(Damaged("the initial file system lies outside of the memory that it lists"));
+            return Err(Damaged(
+                "the initial file system lies outside of the memory that it lists (/chosen: `linux,initrd-start`)",
+            ));
         }
         if self.free_memory.is_empty() {
-            return Err(Damaged("it leaves no memory free"));
+            return Err(Damaged("it leaves no memory free (/memory: `reg`)"));
         }
         Ok(())
     }
@@ -251,6 +372,9 @@ impl<'a> Description<'a> {
         self.free_memory.iter().map(|range| range.1 - range.0).sum()
     }
 }
+
+const TOO_MANY: Damaged =
+    Damaged("the memory is in too many pieces (/memory and the nodes of /reserved-memory: `reg`)");
 
 const PAGE_MASK: u64 = PAGE_SIZE as u64 - 1;
 
@@ -313,27 +437,37 @@ struct Harts {
     phandles: Vec<Option<u32>, MAXIMUM_HARTS>,
     all_have_timer_register: bool,
     all_have_hypervisor: bool,
+    /// Number of usable harts for which there is no room.
+    left_out: usize,
 }
 
 impl Harts {
     fn read(cpus: Node, boot_hart_id: u64) -> Result<Harts, Damaged> {
-        let usable = |&cpu: &Node| {
-            text(cpu, "device_type") == Some("cpu") && is_enabled(cpu) && text(cpu, "mmu-type") != Some("riscv,none")
-        };
+        let cpus = || children(cpus).filter(|&cpu| text(cpu, "device_type") == Some("cpu"));
+        let usable = |&cpu: &Node| is_enabled(cpu) && has_paging(cpu);
         let id = |cpu| number(cpu, "reg");
-        let boot = children(cpus)
-            .filter(usable)
+        let boot = cpus()
             .find(|&cpu| id(cpu) == Some(boot_hart_id))
-            .ok_or(Damaged("the hart that booted is not in it"))?;
-        let mut harts =
-            Harts { ids: Vec::new(), phandles: Vec::new(), all_have_timer_register: true, all_have_hypervisor: true };
+            .ok_or(Damaged("the hart that booted is not in it (/cpus/cpu: `reg`)"))?;
+        if !is_enabled(boot) {
+            return Err(Damaged("the hart that booted is not to be used (/cpus/cpu: `status`)"));
+        }
+        if !has_paging(boot) {
+            return Err(Damaged("the hart that booted has no paging with 39 bits or more (/cpus/cpu: `mmu-type`)"));
+        }
+        let mut harts = Harts {
+            ids: Vec::new(),
+            phandles: Vec::new(),
+            all_have_timer_register: true,
+            all_have_hypervisor: true,
+            left_out: 0,
+        };
         harts.add(boot, boot_hart_id);
-        for cpu in children(cpus).filter(usable) {
-            if let Some(id) = id(cpu)
-                && !harts.ids.contains(&id)
-                && harts.ids.len() < MAXIMUM_HARTS
-            {
-                harts.add(cpu, id);
+        for cpu in cpus().filter(usable) {
+            match id(cpu) {
+                Some(id) if harts.ids.contains(&id) => {}
+                Some(id) if harts.ids.len() < MAXIMUM_HARTS => harts.add(cpu, id),
+                _ => harts.left_out += 1,
             }
         }
         Ok(harts)
@@ -378,6 +512,12 @@ impl Harts {
     }
 }
 
+/// Returns whether a hart has tables of 39 bits or more. One without, as the monitor core of many boards, has no type
+/// of them, or `riscv,none`.
+fn has_paging(cpu: Node) -> bool {
+    text(cpu, "mmu-type").and_then(|kind| kind.strip_prefix("riscv,sv")).is_some_and(|bits| bits != "32")
+}
+
 fn has_extension(cpu: Node, name: &str) -> bool {
     let listed =
         bytes(cpu, "riscv,isa-extensions").is_some_and(|list| list.split(|&b| b == 0).any(|e| e == name.as_bytes()));
@@ -392,88 +532,105 @@ fn has_letter(cpu: Node, letter: &str) -> bool {
     has_extension(cpu, letter) || letters.is_some_and(|letters| letters.contains(letter))
 }
 
-/// Returns the controller that the kernel uses, with its node.
-fn controller_node<'a>(root: Node<'a>, harts: &Harts) -> Option<(Node<'a>, Option<Node<'a>>)> {
+/// The node of an interrupt controller, with physical address and bytes of its registers.
+struct ControllerNode<'a> {
+    node: Node<'a>,
+    registers: Option<(u64, u64)>,
+    /// Node and registers of the IMSIC, if it sends messages.
+    imsic: Option<(Node<'a>, Option<(u64, u64)>)>,
+}
+
+fn is_aplic(node: Node) -> bool {
+    is_compatible(node, "riscv,aplic")
+}
+
+fn is_plic(node: Node) -> bool {
+    is_compatible(node, "riscv,plic0") || is_compatible(node, "sifive,plic-1.0.0")
+}
+
+/// Returns the controller that the kernel uses.
+fn controller_node<'a>(root: Node<'a>, harts: &Harts) -> Option<ControllerNode<'a>> {
     let reaches_supervisors = |node| harts.positions(node).iter().any(Option::is_some);
     let mut found = None;
-    each_node(root, &mut |node| {
+    each_node(root, &mut |node, bus| {
         if found.is_some() || !is_enabled(node) {
             return;
         }
-        if is_compatible(node, "riscv,aplic") {
+        let registers = bus.registers(node);
+        if is_aplic(node) {
             match number(node, "msi-parent") {
                 Some(parent) => {
-                    let imsic = find(root, |other| phandle(other) == Some(parent as u32));
-                    if let Some(imsic) = imsic
+                    let is_parent = |other| phandle(other) == Some(parent as u32);
+                    if let Some((imsic, pages)) = find(root, is_parent)
                         && is_compatible(imsic, "riscv,imsics")
                         && reaches_supervisors(imsic)
                     {
-                        found = Some((node, Some(imsic)));
+                        found = Some(ControllerNode { node, registers, imsic: Some((imsic, pages)) });
                     }
                 }
-                None if reaches_supervisors(node) => found = Some((node, None)),
+                None if reaches_supervisors(node) => found = Some(ControllerNode { node, registers, imsic: None }),
                 None => {}
             }
-        } else if (is_compatible(node, "riscv,plic0") || is_compatible(node, "sifive,plic-1.0.0"))
-            && reaches_supervisors(node)
-        {
-            found = Some((node, None));
+        } else if is_plic(node) && reaches_supervisors(node) {
+            found = Some(ControllerNode { node, registers, imsic: None });
         }
     });
     found
 }
 
-fn controller_phandle(root: Node, harts: &Harts) -> Option<u32> {
-    controller_node(root, harts).and_then(|(node, _)| phandle(node))
-}
-
-fn find_controller(root: Node, harts: &Harts) -> Controller {
-    read_controller(root, harts).unwrap_or(Controller::None)
-}
-
-fn read_controller(root: Node, harts: &Harts) -> Option<Controller> {
-    let (node, imsic) = controller_node(root, harts)?;
-    let registers = wide_registers(node)?;
-    if !is_compatible(node, "riscv,aplic") {
-        let sources = number(node, "riscv,ndev")?.min(MAXIMUM_SOURCE.into()) as u32;
+/// Reads a controller's properties; the error is the property that makes it useless, and the reason.
+fn read_controller(found: &ControllerNode, harts: &Harts) -> Result<Controller, (&'static str, &'static str)> {
+    const SHORT: (&str, &str) = ("reg", "has no or too few registers: devices do not interrupt");
+    const SOURCES: &str = "is no number of sources: devices do not interrupt";
+    const IMSIC: (&str, &str) = ("msi-parent", "is a controller of messages that is damaged: devices do not interrupt");
+    let node = found.node;
+    let registers = found.registers.ok_or(SHORT)?;
+    let sources = |property: &'static str| -> Result<u32, (&'static str, &'static str)> {
+        let sources = number(node, property).filter(|&sources| sources > 0).ok_or((property, SOURCES))?;
+        Ok(sources.min(MAXIMUM_SOURCE.into()) as u32)
+    };
+    let last = |positions: &[Option<u32>]| positions.iter().flatten().max().copied().ok_or(SHORT);
+    if !is_aplic(node) {
+        let sources = sources("riscv,ndev")?;
         let contexts = harts.positions(node);
         // Registers behind the stated length do not exist.
-        let last = contexts.iter().flatten().max()?;
-        if drivers::plic::Plic::<NoRegisters>::length(*last) > registers.1 {
-            return None;
+        if drivers::plic::Plic::<NoRegisters>::length(last(&contexts)?) > registers.1 {
+            return Err(SHORT);
         }
-        return Some(Controller::Plic { registers, sources, contexts });
+        return Ok(Controller::Plic { registers, sources, contexts });
     }
-    let sources = number(node, "riscv,num-sources")?.min(MAXIMUM_SOURCE.into()) as u32;
-    let (delivery, positions, imsic) = match imsic {
+    let mut sources = sources("riscv,num-sources")?;
+    let (delivery, positions, imsic) = match found.imsic {
         None => {
             let positions = harts.positions(node);
-            if drivers::aplic::Aplic::<NoRegisters>::direct_length(*positions.iter().flatten().max()?) > registers.1 {
-                return None;
+            if drivers::aplic::Aplic::<NoRegisters>::direct_length(last(&positions)?) > registers.1 {
+                return Err(SHORT);
             }
             (Delivery::Direct, positions, None)
         }
-        Some(imsic) => {
-            let pages = wide_registers(imsic)?;
+        Some((imsic, pages)) => {
+            let pages = pages.ok_or(IMSIC)?;
             let guest_index_bits = number(imsic, "riscv,guest-index-bits").unwrap_or(0);
-            let identities = number(imsic, "riscv,num-ids")?;
+            let identities = number(imsic, "riscv,num-ids").ok_or(IMSIC)?;
             if guest_index_bits > 7 || identities < 63 {
-                return None;
+                return Err(IMSIC);
             }
             let identities = identities.min(2047) as u32;
+            // The identity of a source is one more than its number.
+            sources = sources.min(identities - 1);
             let positions = harts.positions(imsic);
-            let last = *positions.iter().flatten().max()?;
+            let last = last(&positions)?;
             let guest_index_bits = guest_index_bits as u32;
             if drivers::imsic::page_offset(last, guest_index_bits, 0) + drivers::imsic::PAGE > pages.1 {
-                return None;
+                return Err(IMSIC);
             }
             (Delivery::Messages, positions, Some(Imsic { pages, identities, guest_index_bits }))
         }
     };
     if registers.1 < drivers::aplic::LENGTH {
-        return None;
+        return Err(SHORT);
     }
-    Some(Controller::Aplic { registers, sources, delivery, positions, imsic })
+    Ok(Controller::Aplic { registers, sources, delivery, positions, imsic })
 }
 
 /// Stands for registers where only a driver's constants are needed.
@@ -496,101 +653,158 @@ impl drivers::Registers for NoRegisters {
 
 /// Finds the device that can end an emulator, in a tree that may be otherwise useless.
 pub fn find_test_device(tree: &[u8]) -> Option<u64> {
-    let node =
-        find(Node::root(tree)?, |node| is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1"))?;
-    wide_registers(node).map(|(address, _)| address).filter(|address| address.is_multiple_of(4))
+    let (_, registers) = find(Node::root(tree)?, is_test_device)?;
+    test_device(registers)
+}
+
+fn is_test_device(node: Node) -> bool {
+    is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1")
+}
+
+fn test_device(registers: Option<(u64, u64)>) -> Option<u64> {
+    registers.filter(|&(address, length)| length >= 4 && address.is_multiple_of(4)).map(|(address, _)| address)
 }
 
 /// Collects devices.
 struct Devices<'d, 'a> {
     description: &'d mut Description<'a>,
     controller_phandle: Option<u32>,
+    /// The console's node, if the firmware names one.
+    output: Option<Node<'a>>,
 }
 
-impl Devices<'_, '_> {
-    /// Visits the nodes on a bus whose addresses are physical ones.
-    fn walk(&mut self, bus: Node, parent: Option<u32>, depth: usize) {
-        for node in children(bus).filter(|&node| is_enabled(node)) {
+impl<'a> Devices<'_, 'a> {
+    /// Visits the nodes on a bus that passes addresses on.
+    fn walk(&mut self, bus: &Bus<'a, '_>, parent: Option<u32>, depth: usize) {
+        const UNREACHABLE: &str = "has no registers that can be reached: the device is not used";
+        for node in children(bus.node).filter(|&node| is_enabled(node)) {
             let parent = number(node, "interrupt-parent").map(|parent| parent as u32).or(parent);
+            let registers = bus.registers(node);
+            let aligned = |alignment: u64, length: u64| {
+                registers.filter(|&(address, bytes)| address.is_multiple_of(alignment) && bytes >= length)
+            };
+            let mut is_refused = false;
             if is_compatible(node, "virtio,mmio") {
-                if let Some(device) = self.device(node, bus, parent) {
+                match self.device(node, registers, parent) {
                     // With more than the list holds, the rest is left out.
-                    let _ = self.description.virtio.push(device);
+                    Some(device) => _ = self.description.virtio.push(device),
+                    None => is_refused = true,
                 }
-            } else if is_compatible(node, "ns16550a") || is_compatible(node, "ns16550") {
-                if self.description.serial.is_none()
-                    && let Some(device) = self.device(node, bus, parent)
-                {
-                    let shift = number(node, "reg-shift").unwrap_or(0);
-                    if shift <= 3 && device.length >= 6 << shift {
-                        self.description.serial = Some(Serial { device, shift: shift as u32 });
+            } else if is_16550(node) || is_compatible(node, "sifive,uart0") {
+                match self.serial(node, registers, parent) {
+                    Some(serial) if self.description.serial.is_none() || self.is_output(node) => {
+                        self.description.serial = Some(serial);
                     }
+                    Some(_) => {}
+                    None => is_refused = true,
+                }
+            } else if is_gem(node) {
+                match self.device(node, registers, parent) {
+                    Some(device) => {
+                        let address = hardware_address(node);
+                        let _ = self.description.ethernet.push(Ethernet { device, address });
+                    }
+                    None => is_refused = true,
                 }
             } else if is_compatible(node, "google,goldfish-rtc") {
-                if let Some((address, length @ drivers::rtc::LENGTH..)) = registers(node, bus).next()
-                    && address.is_multiple_of(4)
-                    && address.checked_add(length).is_some()
-                {
-                    self.description.real_time_clock = Some((address, length));
-                }
+                self.description.real_time_clock = aligned(4, drivers::rtc::LENGTH);
+                is_refused = self.description.real_time_clock.is_none();
             } else if is_compatible(node, "riscv,uintc0") {
-                if let Some((address, length @ drivers::uintc::LENGTH..)) = registers(node, bus).next()
-                    && address.is_multiple_of(8)
-                    && address.checked_add(length).is_some()
-                {
-                    self.description.user_interrupts = Some((address, length));
-                }
-            } else if is_compatible(node, "sifive,test0") || is_compatible(node, "sifive,test1") {
-                if let Some((address, length @ 4..)) = registers(node, bus).next()
-                    && address.is_multiple_of(4)
-                {
-                    let _ = length;
-                    self.description.test_device = Some(address);
-                }
-            } else if depth < MAXIMUM_DEPTH && bytes(node, "ranges").is_some_and(<[u8]>::is_empty) {
-                self.walk(node, parent, depth + 1);
+                self.description.user_interrupts = aligned(8, drivers::uintc::LENGTH);
+                is_refused = self.description.user_interrupts.is_none();
+            } else if is_test_device(node) {
+                self.description.test_device = test_device(registers);
+                is_refused = self.description.test_device.is_none();
+            } else if depth < MAXIMUM_DEPTH && bytes(node, "ranges").is_some() {
+                self.walk(&Bus { node, above: Some(bus) }, parent, depth + 1);
+            }
+            if is_refused {
+                self.description.remark(node, "reg", UNREACHABLE);
             }
         }
     }
 
-    fn device(&self, node: Node, bus: Node, parent: Option<u32>) -> Option<Device> {
-        let (address, length) = registers(node, bus).next().filter(|&(_, length)| length > 0)?;
-        address.checked_add(length)?;
+    fn device(&mut self, node: Node<'a>, registers: Option<(u64, u64)>, parent: Option<u32>) -> Option<Device> {
+        let (address, length) = registers.filter(|&(_, length)| length > 0)?;
         Some(Device { address, length, interrupt: self.interrupt(node, parent) })
     }
 
-    fn interrupt(&self, node: Node, parent: Option<u32>) -> Option<Interrupt> {
+    fn serial(&mut self, node: Node<'a>, registers: Option<(u64, u64)>, parent: Option<u32>) -> Option<Serial> {
+        let kind = match number(node, "reg-shift") {
+            _ if !is_16550(node) => UartKind::SiFive,
+            None => UartKind::Ns16550 { shift: 0 },
+            Some(shift @ 0..=3) => UartKind::Ns16550 { shift: shift as u32 },
+            Some(_) => {
+                self.description.remark(node, "reg-shift", "is more than 3");
+                return None;
+            }
+        };
+        let device = self.device(node, registers, parent).filter(|device| device.length >= kind.length())?;
+        Some(Serial { device, kind })
+    }
+
+    fn is_output(&self, node: Node) -> bool {
+        self.output.is_some_and(|output| output.is(node))
+    }
+
+    fn interrupt(&mut self, node: Node<'a>, parent: Option<u32>) -> Option<Interrupt> {
         let sources = match self.description.controller {
             Controller::None => return None,
             Controller::Plic { sources, .. } | Controller::Aplic { sources, .. } => sources,
         };
-        let mut wire = match bytes(node, "interrupts-extended") {
+        let (property, mut wire) = match bytes(node, "interrupts-extended") {
             Some(extended) => {
                 let mut wire = cells(extended);
                 if wire.next() != self.controller_phandle {
                     return None;
                 }
-                wire
+                ("interrupts-extended", wire)
             }
-            None if parent.is_some() && parent == self.controller_phandle => cells(bytes(node, "interrupts")?),
+            None if parent.is_some() && parent == self.controller_phandle => {
+                ("interrupts", cells(bytes(node, "interrupts").unwrap_or(&[])))
+            }
             None => return None,
         };
-        let source = wire.next().filter(|source| (1..=sources).contains(source))?;
+        let source = wire.next().filter(|source| (1..=sources).contains(source));
         let trigger = match self.description.controller {
-            Controller::Aplic { .. } => Trigger::from_device_tree(wire.next()?),
-            _ => Trigger::HighLevel,
+            Controller::Aplic { .. } => wire.next().map(Trigger::from_device_tree),
+            _ => Some(Trigger::HighLevel),
         };
-        Some(Interrupt { source, trigger })
+        if let (Some(source), Some(trigger)) = (source, trigger) {
+            return Some(Interrupt { source, trigger });
+        }
+        self.description.remark(node, property, "names no source of the interrupt controller: it does not interrupt");
+        None
     }
+}
+
+fn is_16550(node: Node) -> bool {
+    is_compatible(node, "ns16550a") || is_compatible(node, "ns16550")
+}
+
+fn is_gem(node: Node) -> bool {
+    ["cdns,gem", "cdns,macb", "sifive,fu540-c000-gem", "microchip,mpfs-macb"]
+        .iter()
+        .any(|name| is_compatible(node, name))
+}
+
+fn hardware_address(node: Node) -> Option<[u8; 6]> {
+    bytes(node, "local-mac-address").or_else(|| bytes(node, "mac-address"))?.try_into().ok()
+}
+
+/// Returns the node that `/chosen` names as the console: a path, or an alias of one, perhaps with the line's speed.
+fn standard_output<'a>(root: Node<'a>, chosen: Node<'a>) -> Option<Node<'a>> {
+    let named = text(chosen, "stdout-path")?;
+    let named = named.split(':').next()?;
+    let path = if named.starts_with('/') { named } else { text(child(root, "aliases")?, named)? };
+    path.split('/').filter(|name| !name.is_empty()).try_fold(root, |node, name| {
+        let name = name.as_bytes();
+        children(node).find(|child| child.full_name() == name || child.name() == name)
+    })
 }
 
 fn root_parent(root: Node) -> Option<u32> {
     number(root, "interrupt-parent").map(|parent| parent as u32)
-}
-
-fn initial_files(chosen: Node) -> Option<Range> {
-    let (start, end) = (number(chosen, "linux,initrd-start")?, number(chosen, "linux,initrd-end")?);
-    (start < end).then_some((start, end))
 }
 
 // The helpers below look at a node's properties as bytes, so that a value cannot be longer than its bytes.
@@ -640,49 +854,91 @@ fn is_enabled(node: Node) -> bool {
 
 /// Returns address and length of each entry of `reg`, in the cells that the bus prescribes.
 fn registers<'a>(node: Node<'a>, bus: Node) -> impl Iterator<Item = (u64, u64)> + use<'a> {
-    let address_cells = number(bus, "#address-cells").unwrap_or(2);
-    let size_cells = number(bus, "#size-cells").unwrap_or(1);
-    let plausible = (1..=2).contains(&address_cells) && (1..=2).contains(&size_cells);
-    let (address_bytes, size_bytes) =
-        if plausible { (address_cells as usize * 4, size_cells as usize * 4) } else { (4, 4) };
-    let value = if plausible { bytes(node, "reg").unwrap_or(&[]) } else { &[] };
-    value.chunks_exact(address_bytes + size_bytes).map(move |entry| {
-        let number = |bytes| cells(bytes).fold(0, |value, cell| value << 32 | u64::from(cell));
-        (number(&entry[..address_bytes]), number(&entry[address_bytes..]))
-    })
+    let (value, address, size) = match bus_cells(bus) {
+        Some((address, size)) => (bytes(node, "reg").unwrap_or(&[]), address * 4, size * 4),
+        None => (&[][..], 4, 4),
+    };
+    value.chunks_exact(address + size).map(move |entry| (wide(&entry[..address]), wide(&entry[address..])))
 }
 
-/// Returns the first entry of `reg` of a node on a bus with two cells each for address and length, as on all 64-bit
-/// machines.
-fn wide_registers(node: Node) -> Option<(u64, u64)> {
-    let value = bytes(node, "reg")?;
-    if value.len() < 16 {
-        return None;
+/// A bus, whose children have addresses of their own.
+struct Bus<'a, 'b> {
+    node: Node<'a>,
+    /// The bus that it is a part of; the root is a part of none.
+    above: Option<&'b Bus<'a, 'b>>,
+}
+
+impl<'a> Bus<'a, '_> {
+    /// Returns physical address and length of the first entry of a node's `reg`; `None` if there is none, or a bus does
+    /// not pass all of it on.
+    fn registers(&self, node: Node<'a>) -> Option<(u64, u64)> {
+        let (address, length) = registers(node, self.node).next()?;
+        let address = self.physical(address, length)?;
+        address.checked_add(length)?;
+        Some((address, length))
     }
-    let mut cells = cells(value).map(u64::from);
-    let mut wide = || Some(cells.next()? << 32 | cells.next()?);
-    let (address, length) = (wide()?, wide()?);
-    address.checked_add(length)?;
-    Some((address, length))
+
+    /// Returns the physical address of a range of addresses on the bus.
+    fn physical(&self, mut address: u64, length: u64) -> Option<u64> {
+        let mut bus = self;
+        // Ends: a bus is deeper than the one above.
+        while let Some(above) = bus.above {
+            address = bus.passed_on(above.node, address, length)?;
+            bus = above;
+        }
+        Some(address)
+    }
+
+    /// Returns the address on the bus above of a range of addresses on this one.
+    fn passed_on(&self, above: Node<'a>, address: u64, length: u64) -> Option<u64> {
+        let ranges = bytes(self.node, "ranges")?;
+        if ranges.is_empty() {
+            return Some(address);
+        }
+        let (own, size) = bus_cells(self.node)?;
+        let (outer, _) = bus_cells(above)?;
+        let last = address.checked_add(length.max(1) - 1)?;
+        ranges.chunks_exact((own + outer + size) * 4).find_map(|entry| {
+            let (start, rest) = entry.split_at(own * 4);
+            let (target, bytes) = rest.split_at(outer * 4);
+            let (start, target, bytes) = (wide(start), wide(target), wide(bytes));
+            let is_inside = start <= address && last - start < bytes;
+            if is_inside { target.checked_add(address - start) } else { None }
+        })
+    }
 }
 
-fn each_node<'a>(root: Node<'a>, visit: &mut impl FnMut(Node<'a>)) {
-    fn inner<'a>(node: Node<'a>, depth: usize, visit: &mut impl FnMut(Node<'a>)) {
-        for child in children(node) {
-            visit(child);
+/// Returns the number of cells of an address and of a length on a bus; `None` if they are not one or two.
+fn bus_cells(bus: Node) -> Option<(usize, usize)> {
+    let address = number(bus, "#address-cells").unwrap_or(2);
+    let size = number(bus, "#size-cells").unwrap_or(1);
+    let are_plausible = (1..=2).contains(&address) && (1..=2).contains(&size);
+    are_plausible.then_some((address as usize, size as usize))
+}
+
+/// Returns the number in one or two cells.
+fn wide(bytes: &[u8]) -> u64 {
+    cells(bytes).fold(0, |value, cell| value << 32 | u64::from(cell))
+}
+
+fn each_node<'a>(root: Node<'a>, visit: &mut impl FnMut(Node<'a>, &Bus<'a, '_>)) {
+    fn inner<'a>(bus: &Bus<'a, '_>, depth: usize, visit: &mut impl FnMut(Node<'a>, &Bus<'a, '_>)) {
+        for child in children(bus.node) {
+            visit(child, bus);
             if depth < MAXIMUM_DEPTH {
-                inner(child, depth + 1, visit);
+                inner(&Bus { node: child, above: Some(bus) }, depth + 1, visit);
             }
         }
     }
-    inner(root, 0, visit);
+    inner(&Bus { node: root, above: None }, 0, visit);
 }
 
-fn find<'a>(root: Node<'a>, mut wanted: impl FnMut(Node<'a>) -> bool) -> Option<Node<'a>> {
+/// Returns a node, with physical address and length of its registers.
+fn find<'a>(root: Node<'a>, mut wanted: impl FnMut(Node<'a>) -> bool) -> Option<(Node<'a>, Option<(u64, u64)>)> {
     let mut found = None;
-    each_node(root, &mut |node| {
+    each_node(root, &mut |node, bus| {
         if found.is_none() && wanted(node) {
-            found = Some(node);
+            found = Some((node, bus.registers(node)));
         }
     });
     found
@@ -700,6 +956,8 @@ mod tests {
 
     /// Two harts, APLIC and IMSIC, UINTC, 256 MiB, as the emulator of boards/uintc makes it.
     const UINTC: &[u8] = include_bytes!("../fixtures/virt-uintc.dtb");
+
+    const TREES: [&[u8]; 4] = [AIA, PLIC, crate::boards_tests::SIFIVE_U, crate::boards_tests::ICICLE];
 
     fn boot(hart: u64) -> BootInformation {
         BootInformation {
@@ -732,7 +990,8 @@ mod tests {
         );
         let wire = Interrupt { source: 10, trigger: Trigger::HighLevel };
         let device = Device { address: 0x1000_0000, length: 0x100, interrupt: Some(wire) };
-        assert_eq!(found.serial, Some(Serial { device, shift: 0 }));
+        assert_eq!(found.serial, Some(Serial { device, kind: UartKind::Ns16550 { shift: 0 } }));
+        assert!(found.ethernet.is_empty() && found.remarks.is_empty());
         assert_eq!(found.real_time_clock, Some((0x10_1000, 0x1000)));
         assert_eq!(found.test_device, Some(0x10_0000));
         assert_eq!(find_test_device(AIA), Some(0x10_0000));
@@ -839,14 +1098,14 @@ mod tests {
         let word = (any::<prop::sample::Index>(), prop_oneof![0..20_u32, any::<u32>(), Just(u32::MAX)]);
         let copy = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1..64_usize);
         (
-            any::<bool>(),
+            0..TREES.len(),
             prop::collection::vec(change, 0..6),
             prop::collection::vec(word, 0..6),
             prop::collection::vec(copy, 0..3),
             prop::option::weighted(0.1, any::<prop::sample::Index>()),
         )
-            .prop_map(|(aia, changes, words, copies, cut)| {
-                let mut tree = if aia { AIA } else { PLIC }.to_vec();
+            .prop_map(|(which, changes, words, copies, cut)| {
+                let mut tree = TREES[which].to_vec();
                 for (at, value) in changes {
                     let at = at.index(tree.len());
                     tree[at] = value;
@@ -868,10 +1127,12 @@ mod tests {
 
     #[test]
     fn fuzz_device_tree() {
-        property::fuzz("device_tree", &[AIA, PLIC], |tree| {
+        property::fuzz("device_tree", &TREES, |tree| {
             let _ = find_test_device(tree);
-            if let Ok(found) = read(0, tree) {
-                check(&found, &boot(0));
+            for hart in [0, 1] {
+                if let Ok(found) = read(hart, tree) {
+                    check(&found, &boot(hart));
+                }
             }
         });
     }
@@ -882,8 +1143,10 @@ mod tests {
         #[test]
         fn damaged_trees_are_rejected_or_plausible(tree in mutated()) {
             let _ = find_test_device(&tree);
-            if let Ok(found) = read(0, &tree) {
-                check(&found, &boot(0));
+            for hart in [0, 1] {
+                if let Ok(found) = read(hart, &tree) {
+                    check(&found, &boot(hart));
+                }
             }
         }
 

@@ -73,6 +73,16 @@ impl<'a> Node<'a> {
         end.and_then(|end| self.name.get(..end)).unwrap_or(self.name)
     }
 
+    /// Returns whether this node and one of the same tree are the same.
+    pub fn is(self, other: Node) -> bool {
+        self.contents == other.contents
+    }
+
+    /// Returns the node's name with the address.
+    pub fn full_name(self) -> &'a [u8] {
+        self.name
+    }
+
     /// Returns the nodes directly below this one.
     pub fn children(self) -> impl Iterator<Item = Node<'a>> {
         let Node { tree, contents: mut at, .. } = self;

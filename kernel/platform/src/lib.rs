@@ -13,6 +13,8 @@
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod boards_tests;
 mod console;
 mod controller;
 pub mod description;
@@ -22,7 +24,7 @@ mod registers;
 
 use core::ops::Deref;
 
-use hal_api::{BootInformation, Configuration, Machine as _};
+use hal_api::{BootInformation, Configuration, Machine as _, Status};
 use spin::Once;
 
 pub use console::{
@@ -30,7 +32,7 @@ pub use console::{
     console_write, print, serve_console, set_break_listener, set_console_listener,
 };
 pub use controller::{Claim, InterruptController};
-pub use description::{Controller, Damaged, Description, Device, Interrupt, Serial};
+pub use description::{Controller, Damaged, Description, Device, Ethernet, Interrupt, Serial};
 pub use interrupts::{
     InterruptHandler, RegisterError, guest_page, notify_guest_file, prepare_user_level, register_interrupt,
     remove_interrupt,
@@ -55,6 +57,8 @@ pub type Machine = hal_riscv64::Riscv64;
 #[derive(Debug)]
 pub struct Platform {
     description: Description<'static>,
+    /// Whether the device tree names a timer register that does not work.
+    lacks_timer_register: bool,
 }
 
 impl Deref for Platform {
@@ -66,6 +70,16 @@ impl Deref for Platform {
 }
 
 impl Platform {
+    /// Says what the kernel does without.
+    fn tell_remarks(&self) {
+        for remark in &self.description.remarks {
+            println!("device tree: {remark}");
+        }
+        if self.lacks_timer_register {
+            println!("device tree: the harts' timer registers (Sstc) do not work; the firmware's timer is used");
+        }
+    }
+
     /// Reads the real-time clock: nanoseconds since 1970. `None` if there is no such clock, or if it is centuries off.
     pub fn real_time_ns(&self) -> Option<u64> {
         let registers = Mapped::new(self.description.real_time_clock?)?;
@@ -100,11 +114,12 @@ static PLATFORM: Once<Platform> = Once::new();
 /// # Errors
 /// [`Damaged`] if the device tree cannot be used; the console still works, through the firmware.
 pub fn start(boot: &'static BootInformation) -> Result<&'static Platform, Damaged> {
-    let platform = prepare(boot)?;
+    let platform = identify(boot)?;
     let description = &platform.description;
     if let Some(serial) = &description.serial {
         console::start(serial);
     }
+    platform.tell_remarks();
     interrupts::start(description);
     if let Some(serial) = &description.serial {
         console::use_interrupts(serial);
@@ -120,7 +135,14 @@ pub fn start(boot: &'static BootInformation) -> Result<&'static Platform, Damage
 // Not inlined into a kernel, of which it would take on the optimisation for speed.
 #[inline(never)]
 pub fn prepare(boot: &'static BootInformation) -> Result<&'static Platform, Damaged> {
-    let description = Description::read(boot, boot.device_tree).inspect_err(|_| {
+    let platform = identify(boot)?;
+    platform.tell_remarks();
+    Ok(platform)
+}
+
+/// Identifies the machine, and tells the crate of the machine.
+fn identify(boot: &'static BootInformation) -> Result<&'static Platform, Damaged> {
+    let mut description = Description::read(boot, boot.device_tree).inspect_err(|_| {
         // Even then the machine should end with a status.
         if let Some(address) = description::find_test_device(boot.device_tree) {
             machine::use_test_device(address);
@@ -134,7 +156,27 @@ pub fn prepare(boot: &'static BootInformation) -> Result<&'static Platform, Dama
         test_device: description.test_device,
     })
     .map_err(Damaged)?;
-    Ok(PLATFORM.call_once(|| Platform { description }))
+    let told = description.has_timer_register;
+    description.has_timer_register &= machine::has_timer_register();
+    Ok(PLATFORM.call_once(|| Platform { lacks_timer_register: told && !description.has_timer_register, description }))
+}
+
+/// The beginning of the line with the machine's status, for a host that reads the console of a machine which cannot
+/// pass its status on.
+const STATUS_LINE: &str = "COPS: ended with status ";
+
+/// Shuts the machine down after all output has left it. A machine that cannot pass the status on prints it.
+#[doc(alias = "machine_halt")]
+pub fn shut_down(status: Status) -> ! {
+    if PLATFORM.get().is_none_or(|platform| platform.test_device.is_none()) {
+        let code = match status {
+            Status::Success => 0,
+            Status::Failure(code) => code.max(1),
+        };
+        println!("{STATUS_LINE}{code}");
+    }
+    console_flush();
+    Machine::shutdown(status)
 }
 
 /// Returns the platform that [`start`] found.

@@ -107,8 +107,7 @@ pub(crate) fn power_off(ending: Ending) -> ! {
 #[doc(alias = "kernel_restart")]
 #[doc(alias = "machine_halt")]
 pub fn shut_down(status: Status) -> ! {
-    platform::console_flush();
-    Machine::shutdown(status)
+    platform::shut_down(status)
 }
 
 /// Restarts the machine after all output has left it.

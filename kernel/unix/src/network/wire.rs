@@ -1,10 +1,12 @@
-//! The network device under the stack: the first virtio network device of the machine, or none.
+//! The network device under the stack: the first virtio network device of the machine, or else its first Ethernet
+//! controller of Cadence, or none.
 
 use core::sync::atomic::Ordering;
 
 use ethernet::{ChecksumOffload, Link, NoLink, ReceivedFrame};
+use gem::{CauseReader, Gem};
 use memory::Block;
-use platform::{Mapped, Platform, println};
+use platform::{Device, Mapped, Platform, println};
 use spin::Once;
 use virtio::{Acknowledger, Kind, Mmio, Network};
 
@@ -50,24 +52,50 @@ impl virtio::Memory for DmaBuffer {
 }
 
 type Card = Network<Mapped, DmaBuffer>;
+type Controller = Gem<Mapped, DmaBuffer>;
 
 /// Link through which the stack sends.
 #[doc(alias = "net_device")]
 #[allow(clippy::large_enum_variant)] // There is one value, and it never moves.
 pub(crate) enum NetworkLink {
-    /// A device.
+    /// A virtio device.
     Card(Card),
+    /// A controller of Cadence.
+    Gem(Controller),
     /// No device was found.
     Nothing(NoLink),
 }
 
+/// The permission of one of the devices to send a frame.
+pub(crate) enum FramePermit<'a> {
+    Card(<Card as Link>::Departing<'a>),
+    Gem(<Controller as Link>::Departing<'a>),
+}
+
+impl ethernet::Departing for FramePermit<'_> {
+    #[inline]
+    fn send<R>(self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        match self {
+            FramePermit::Card(card) => card.send(length, write),
+            FramePermit::Gem(gem) => gem.send(length, write),
+        }
+    }
+}
+
 /// Acknowledges the device's interrupt before the handler looks at its queues.
-static ACKNOWLEDGER: Once<Acknowledger<Mapped>> = Once::new();
+enum DeviceInterrupt {
+    Card(Acknowledger<Mapped>),
+    Gem(CauseReader<Mapped>),
+}
+
+static DEVICE_INTERRUPT: Once<DeviceInterrupt> = Once::new();
 static ON_INTERRUPT: Once<fn()> = Once::new();
 
 fn serve(_: usize) {
-    if let Some(acknowledger) = ACKNOWLEDGER.get() {
-        acknowledger.acknowledge();
+    match DEVICE_INTERRUPT.get() {
+        Some(DeviceInterrupt::Card(card)) => _ = card.acknowledge(),
+        Some(DeviceInterrupt::Gem(gem)) => _ = gem.acknowledge(),
+        None => {}
     }
     latency::card_interrupts();
     if let Some(on_interrupt) = ON_INTERRUPT.get() {
@@ -75,47 +103,72 @@ fn serve(_: usize) {
     }
 }
 
+/// Has a device's interrupt served; returns whether there is one.
+fn connect(device: &Device, line: DeviceInterrupt) -> bool {
+    DEVICE_INTERRUPT.call_once(|| line);
+    let registered = device.interrupt.map(|interrupt| platform::register_interrupt(interrupt, serve, 0));
+    let is_connected = matches!(registered, Some(Ok(())));
+    if !is_connected {
+        // Its queues would never be looked at.
+        println!("network: the device at {:#x} has no interrupt", device.address);
+    }
+    is_connected
+}
+
+/// Starts the virtio network device behind these registers, if there is one.
+fn start_card(device: &Device) -> Option<NetworkLink> {
+    let registers = Mapped::new((device.address, device.length))?;
+    let transport = Mmio::probe(registers).ok().filter(|transport| transport.kind() == Kind::Network)?;
+    let acknowledger = transport.acknowledger();
+    match Network::new(transport, DmaBuffer::allocate) {
+        Ok(card) => connect(device, DeviceInterrupt::Card(acknowledger)).then_some(NetworkLink::Card(card)),
+        Err(error) => {
+            println!("network: the device at {:#x} cannot be used: {error}", device.address);
+            None
+        }
+    }
+}
+
+/// Starts a controller of Cadence.
+fn start_gem(ethernet: &platform::Ethernet) -> Option<NetworkLink> {
+    let device = &ethernet.device;
+    let registers = Mapped::new((device.address, device.length)).filter(|_| device.length >= gem::LENGTH)?;
+    match Gem::new(registers, ethernet.address, DmaBuffer::allocate) {
+        Ok(gem) => {
+            if gem.is_up() == Some(false) {
+                println!("network: the line of the device at {:#x} is down", device.address);
+            }
+            connect(device, DeviceInterrupt::Gem(gem.cause_reader())).then_some(NetworkLink::Gem(gem))
+        }
+        Err(error) => {
+            println!("network: the device at {:#x} cannot be used: {error}", device.address);
+            None
+        }
+    }
+}
+
 impl NetworkLink {
     /// Looks for a device and starts it; `on_interrupt` is called when its interrupt comes.
     pub(crate) fn find(platform: &'static Platform, on_interrupt: fn()) -> NetworkLink {
         ON_INTERRUPT.call_once(|| on_interrupt);
-        for device in &platform.virtio {
-            let Some(registers) = Mapped::new((device.address, device.length)) else { continue };
-            let Ok(transport) = Mmio::probe(registers) else { continue };
-            if transport.kind() != Kind::Network {
-                continue;
-            }
-            let acknowledger = transport.acknowledger();
-            match Network::new(transport, DmaBuffer::allocate) {
-                Ok(card) => {
-                    ACKNOWLEDGER.call_once(|| acknowledger);
-                    let registered =
-                        device.interrupt.map(|interrupt| platform::register_interrupt(interrupt, serve, 0));
-                    if !matches!(registered, Some(Ok(()))) {
-                        println!("network: the device at {:#x} has no interrupt", device.address);
-                        // Its queues would never be looked at.
-                        continue;
-                    }
-                    return NetworkLink::Card(card);
-                }
-                Err(error) => println!("network: the device at {:#x} cannot be used: {error}", device.address),
-            }
-        }
-        NetworkLink::Nothing(NoLink)
+        let mut cards = platform.virtio.iter().filter_map(start_card);
+        let mut controllers = platform.ethernet.iter().filter_map(start_gem);
+        cards.next().or_else(|| controllers.next()).unwrap_or(NetworkLink::Nothing(NoLink))
     }
 
     /// Returns whether there is a device.
     pub(crate) fn is_connected(&self) -> bool {
-        matches!(self, NetworkLink::Card(_))
+        !matches!(self, NetworkLink::Nothing(_))
     }
 }
 
 impl Link for NetworkLink {
-    type Departing<'a> = <Card as Link>::Departing<'a>;
+    type Departing<'a> = FramePermit<'a>;
 
     fn hardware_address(&self) -> [u8; 6] {
         match self {
             NetworkLink::Card(card) => card.hardware_address(),
+            NetworkLink::Gem(gem) => gem.hardware_address(),
             NetworkLink::Nothing(none) => none.hardware_address(),
         }
     }
@@ -123,13 +176,15 @@ impl Link for NetworkLink {
     fn checksum_offload(&self) -> ChecksumOffload {
         match self {
             NetworkLink::Card(card) => card.checksum_offload(),
+            NetworkLink::Gem(gem) => gem.checksum_offload(),
             NetworkLink::Nothing(none) => none.checksum_offload(),
         }
     }
 
-    fn depart(&mut self) -> Option<Self::Departing<'_>> {
+    fn depart(&mut self) -> Option<FramePermit<'_>> {
         match self {
-            NetworkLink::Card(card) => card.depart(),
+            NetworkLink::Card(card) => card.depart().map(FramePermit::Card),
+            NetworkLink::Gem(gem) => gem.depart().map(FramePermit::Gem),
             NetworkLink::Nothing(_) => None,
         }
     }
@@ -137,6 +192,7 @@ impl Link for NetworkLink {
     fn flush(&mut self) {
         match self {
             NetworkLink::Card(card) => card.flush(),
+            NetworkLink::Gem(gem) => gem.flush(),
             NetworkLink::Nothing(none) => none.flush(),
         }
     }
@@ -144,19 +200,24 @@ impl Link for NetworkLink {
     fn receive_into(&mut self, room: &mut [u8]) -> Option<ReceivedFrame> {
         match self {
             NetworkLink::Card(card) => card.receive_into(room),
+            NetworkLink::Gem(gem) => gem.receive_into(room),
             NetworkLink::Nothing(_) => None,
         }
     }
 
     fn take_kept(&mut self, kept: u16, room: &mut [u8]) {
-        if let NetworkLink::Card(card) = self {
-            card.take_kept(kept, room);
+        match self {
+            NetworkLink::Card(card) => card.take_kept(kept, room),
+            NetworkLink::Gem(gem) => gem.take_kept(kept, room),
+            NetworkLink::Nothing(_) => {}
         }
     }
 
     fn drop_kept(&mut self, kept: u16) {
-        if let NetworkLink::Card(card) = self {
-            card.drop_kept(kept);
+        match self {
+            NetworkLink::Card(card) => card.drop_kept(kept),
+            NetworkLink::Gem(gem) => gem.drop_kept(kept),
+            NetworkLink::Nothing(_) => {}
         }
     }
 }
