@@ -1,5 +1,6 @@
 //! Random bytes for programs and for the kernel's own secrets: ChaCha20, seeded by the firmware, stirred with the clock
-//! and with the bytes of the machine's entropy device.
+//! and with the bytes of the machine's entropy device. The firmware's seed is in the device tree, or that of a boot
+//! loader on the command line.
 //!
 //! **Knowledge from a captured state.** It tells nothing about bytes that were given out before: a key is used once, to
 //! make the next key and a few bytes to give out, and each of these is overwritten as it is given (fast key erasure,
@@ -176,6 +177,14 @@ fn is_seeded() -> bool {
 pub(crate) fn start(platform: &'static Platform) {
     stir(&(Machine::now() ^ time::epoch_ns()).to_le_bytes(), SeedSource::Clock);
     stir(platform.random_seed, SeedSource::Entropy);
+    match crate::machine::boot_option(platform.arguments, "seed").map(seed_of_boot_word) {
+        None => {}
+        Some(Some(mut seed)) => {
+            stir(&seed, SeedSource::Entropy);
+            erase(&mut seed);
+        }
+        Some(None) => println!("random: seed= is not {} hexadecimal digits; it is ignored", 2 * KEY),
+    }
     GENERATOR.lock().stir_at_ns = time::now_ns() + STIR_INTERVAL_NS;
     let tells = start_device(platform) == Some(Tells::ByInterrupts);
     if is_seeded() && tells {
@@ -188,6 +197,18 @@ pub(crate) fn start(platform: &'static Platform) {
     if !is_seeded() {
         println!("random: nothing gives a seed; the kernel's own random numbers can be guessed from the time of boot");
     }
+}
+
+/// Parses the boot option `seed=DIGITS`, for boot loaders that have random bytes and cannot write them into the device
+/// tree.
+fn seed_of_boot_word(digits: &str) -> Option<[u8; KEY]> {
+    let digits: &[u8; 2 * KEY] = digits.as_bytes().try_into().ok()?;
+    let mut seed = [0; KEY];
+    for (byte, digits) in seed.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
+    }
+    Some(seed)
 }
 
 /// The way in which a device announces its bytes.
@@ -375,6 +396,16 @@ mod tests {
         let mut bytes = [0; 16];
         generator.give(&mut bytes);
         bytes
+    }
+
+    #[test]
+    fn a_boot_loaders_seed_is_its_digits_or_none() {
+        let digits = "00ff".repeat(15) + "Aa09";
+        let seed = seed_of_boot_word(&digits).expect("32 bytes");
+        assert_eq!((seed[..2].to_vec(), seed[30..].to_vec()), (vec![0, 0xff], vec![0xaa, 9]));
+        for wrong in ["", "00", &digits[1..], &(digits.clone() + "0"), &digits.replace('A', "g"), &"é".repeat(32)] {
+            assert_eq!(seed_of_boot_word(wrong), None, "{wrong}");
+        }
     }
 
     #[test]
