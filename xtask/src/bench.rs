@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::board::{Clock, Variant};
+use crate::board::{Board, Clock, Variant};
 use crate::build::run_cargo;
 use crate::children::{self, Ending};
 use crate::cli;
@@ -300,6 +300,16 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
             "`bench {}` chooses its machines itself; --machine goes with: {}",
             name.name(),
             OF_ONE_MACHINE.map(BenchName::name).join(", ")
+        );
+    }
+    let is_suited = |name: BenchName| name.boots_one_machine() && name != BenchName::MicroAsync;
+    if !context.board.is_default() && !is_suited(name) {
+        let suited = OF_ONE_MACHINE.into_iter().filter(|name| is_suited(*name)).map(BenchName::name);
+        bail!(
+            "`bench {}` is for the machines of {}; --board goes with: {}",
+            name.name(),
+            Board::DEFAULT,
+            suited.collect::<Vec<_>>().join(", ")
         );
     }
     if let Some(experiment) = experiments::find(name) {

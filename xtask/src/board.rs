@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde::Deserialize;
+
+use crate::device_tree;
+use crate::workspace::write_if_changed;
 
 /// The interrupt controller of a machine.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -45,9 +49,41 @@ pub struct Board {
     pub defaults: Defaults,
     machines: BTreeMap<Variant, MachineArguments>,
     devices: Vec<Device>,
+    /// Parts of other boards that this one does not have.
+    #[serde(default)]
+    pub lacks: Vec<Equipment>,
     /// The folder of the file.
     #[serde(skip)]
     folder: PathBuf,
+    /// The device tree, compiled.
+    #[serde(skip)]
+    device_tree: PathBuf,
+}
+
+/// A part of a machine that tests need.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Equipment {
+    /// Disks.
+    Disk,
+    /// A clock that goes on while the machine is off.
+    Clock,
+    /// A source of random bytes, so that a seed is on the kernel's command line.
+    Seed,
+    /// A first hart that runs the kernel, for QEMU's gdb stub.
+    FirstHart,
+}
+
+impl Equipment {
+    /// Returns its name, as on the command line of the tests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Equipment::Disk => "disk",
+            Equipment::Clock => "clock",
+            Equipment::Seed => "seed",
+            Equipment::FirstHart => "first-hart",
+        }
+    }
 }
 
 /// QEMU's program and arguments.
@@ -61,7 +97,16 @@ pub struct Qemu {
     counting_slow_instructions: Vec<String>,
     waiting_for_gdb: Vec<String>,
     /// Arguments for each disk.
+    #[serde(default)]
     disk: Vec<String>,
+    /// Number of harts that the kernel cannot use, beside those that it can.
+    #[serde(default)]
+    other_harts: u8,
+    /// Whether the machine cannot pass its status on, so that it is read from the console and QEMU is ended then.
+    #[serde(default)]
+    pub status_on_console: bool,
+    /// Source of the device tree, beside the board file; QEMU makes one otherwise.
+    device_tree: Option<PathBuf>,
 }
 
 /// Values for an empty command line.
@@ -74,6 +119,16 @@ pub struct Defaults {
     pub harts: u8,
     /// Size of memory, with QEMU's suffixes.
     pub memory: String,
+    /// Largest number of harts.
+    #[serde(default = "eight")]
+    maximum_harts: u8,
+    /// Whether the board has this size of memory and no other.
+    #[serde(default)]
+    pub is_memory_fixed: bool,
+}
+
+fn eight() -> u8 {
+    8
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -176,6 +231,14 @@ impl Configuration {
 }
 
 impl Board {
+    /// The board that commands are for, unless the user chooses another.
+    pub const DEFAULT: &str = "qemu-virt";
+
+    /// Returns whether it is that one.
+    pub fn is_default(&self) -> bool {
+        self.name == Board::DEFAULT
+    }
+
     /// Reads a board file.
     ///
     /// # Errors
@@ -190,17 +253,73 @@ impl Board {
 
     fn parse(text: &str) -> Result<Board> {
         let board: Board = toml::from_str(text)?;
-        for variant in Variant::value_variants() {
-            if !board.machines.contains_key(variant) {
-                bail!("the machine `{variant}` is missing");
-            }
+        let default = board.defaults.machine;
+        if !board.machines.contains_key(&default) {
+            bail!("the machine `{default}`, its default, is missing");
         }
         Ok(board)
     }
 
+    /// Returns the boards' names.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be read.
+    pub fn names(folder: &Path) -> Result<Vec<String>> {
+        let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+        let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let boards = files.filter(|file| file.extension().is_some_and(|extension| extension == "toml"));
+        let mut names: Vec<_> =
+            boards.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned())).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Compiles the device tree, if the board has one of its own, into this folder.
+    ///
+    /// # Errors
+    ///
+    /// The source is wrong, or a file cannot be read or written.
+    pub fn compile_device_tree(&mut self, folder: &Path) -> Result<()> {
+        let Some(source) = self.qemu.device_tree.as_ref().map(|source| self.folder.join(source)) else { return Ok(()) };
+        let text = std::fs::read_to_string(&source).with_context(|| format!("cannot read {}", source.display()))?;
+        let tree = device_tree::compile(&text).with_context(|| format!("{} is no device tree", source.display()))?;
+        self.device_tree = folder.join(&self.name).with_extension("dtb");
+        write_if_changed(&self.device_tree, &tree).map(drop)
+    }
+
+    /// Checks that the board has what the user has chosen.
+    ///
+    /// # Errors
+    ///
+    /// It has another; the message says what.
+    pub fn check(&self, machine: Option<Variant>, harts: Option<u8>, memory: Option<&str>) -> Result<()> {
+        let name = &self.name;
+        if let Some(machine) = machine
+            && !self.machines.contains_key(&machine)
+        {
+            let machines: Vec<_> = self.machines.keys().map(ToString::to_string).collect();
+            bail!("the board `{name}` has no machine `{machine}`; it has: {}", machines.join(", "));
+        }
+        let most = self.defaults.maximum_harts;
+        if harts.is_some_and(|harts| harts > most) {
+            bail!("the board `{name}` has {most} harts at most");
+        }
+        let fixed = &self.defaults.memory;
+        if self.defaults.is_memory_fixed && memory.is_some_and(|memory| memory != fixed) {
+            bail!("the board `{name}` has {fixed} of memory, neither more nor less");
+        }
+        Ok(())
+    }
+
+    /// Returns whether the board has this kind of machine.
+    pub fn has(&self, machine: Variant) -> bool {
+        self.machines.contains_key(&machine)
+    }
+
     /// Returns the folder of the patches for QEMU that a machine needs; `None` where the host's QEMU has the machine.
     pub fn patches(&self, machine: Variant) -> Option<PathBuf> {
-        self.machines[&machine].patches.as_ref().map(|folder| self.folder.join(folder))
+        self.machines.get(&machine)?.patches.as_ref().map(|folder| self.folder.join(folder))
     }
 
     /// Returns this board with a machine that has the PLIC, and all else that it has.
@@ -215,7 +334,26 @@ impl Board {
     /// Returns QEMU's arguments for a machine, with placeholders.
     pub fn templates(&self, machine: Variant) -> impl Iterator<Item = &String> {
         let devices = self.devices.iter().flat_map(|device| &device.arguments);
-        self.machines[&machine].arguments.iter().chain(&self.qemu.arguments).chain(devices)
+        // A machine that the user has chosen was checked.
+        let machine = self.machines.get(&machine).into_iter().flat_map(|machine| &machine.arguments);
+        machine.chain(&self.qemu.arguments).chain(devices)
+    }
+
+    /// Returns the word of the command line with a seed for random numbers, where nothing else gives one: random, or
+    /// the same each time where instructions are counted.
+    fn seed(&self, clock: Clock) -> String {
+        if !self.lacks.contains(&Equipment::Seed) {
+            return String::new();
+        }
+        let mut seed = [0; 32];
+        if clock == Clock::Host
+            && let Ok(mut random) = std::fs::File::open("/dev/urandom")
+        {
+            // Without random bytes on this host the seed is as it is for counting.
+            let _ = random.read_exact(&mut seed);
+        }
+        let digits: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("seed={digits} ")
     }
 
     /// Returns QEMU's arguments for one boot.
@@ -245,8 +383,10 @@ impl Board {
         let values = [
             ("{kernel}", configuration.kernel.to_string_lossy().into_owned()),
             ("{initramfs}", configuration.initramfs.to_string_lossy().into_owned()),
-            ("{command_line}", configuration.command_line.clone()),
+            ("{command_line}", self.seed(configuration.clock) + &configuration.command_line),
             ("{harts}", configuration.harts.to_string()),
+            ("{all_harts}", (configuration.harts + self.qemu.other_harts).to_string()),
+            ("{device_tree}", self.device_tree.to_string_lossy().into_owned()),
             ("{memory}", configuration.memory.clone()),
             ("{network}", network),
             ("{gdb_port}", configuration.gdb_port.unwrap_or(0).to_string()),
@@ -435,8 +575,62 @@ mod tests {
             std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards/qemu-virt.toml")).unwrap();
         let without = text.replace("[machines.plic]", "[machines.aia2]");
         assert!(Board::parse(&without).is_err());
+        let without =
+            text.replace("machine = \"aia\"", "machine = \"plic\"").replace("[machines.plic]", "[machines.aia2]");
+        assert!(Board::parse(&without).is_err());
         assert!(Board::parse(&format!("color = 1\n{text}")).is_err());
         assert!(Board::parse(&text.replace("harts = 4", "")).is_err());
+    }
+
+    #[test]
+    fn every_board_has_its_own_name_and_a_command_line() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards");
+        let names = Board::names(&folder).unwrap();
+        assert_eq!(names, ["icicle", "qemu-virt", "sifive-u"]);
+        let output = std::env::temp_dir();
+        for name in names {
+            let mut board = Board::load(&folder.join(format!("{name}.toml"))).unwrap();
+            assert_eq!(board.name, name);
+            board.compile_device_tree(&output).unwrap();
+            let machine = board.defaults.machine;
+            board.check(Some(machine), Some(board.defaults.harts), Some(&board.defaults.memory)).unwrap();
+            let arguments = board.arguments(&Configuration { machine, ..configuration() });
+            let placeholders = ["{kernel}", "{all_harts}", "{network}", "{device_tree}", "{disk}"];
+            assert!(!arguments.iter().any(|argument| placeholders.iter().any(|name| argument.contains(name))));
+            for tree in value_of(&arguments, "-dtb") {
+                std::fs::remove_file(tree).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_board_refuses_what_it_does_not_have() {
+        let load = |name: &str| {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../boards/{name}.toml"));
+            Board::load(&file).unwrap()
+        };
+        let (board, fixed) = (load("sifive-u"), load("icicle"));
+        let error = |machine, harts, memory| board.check(machine, harts, memory).unwrap_err().to_string();
+        assert_eq!(error(Some(Variant::Aia), None, None), "the board `sifive-u` has no machine `aia`; it has: plic");
+        assert_eq!(error(None, Some(5), None), "the board `sifive-u` has 4 harts at most");
+        assert!(board.check(None, Some(4), Some("2G")).is_ok());
+        let error = fixed.check(None, None, Some("2G")).unwrap_err().to_string();
+        assert_eq!(error, "the board `icicle` has 1537M of memory, neither more nor less");
+        assert!(fixed.check(None, None, Some("1537M")).is_ok());
+        assert!(board.patches(Variant::Uintc).is_none() && !board.has(Variant::Uintc));
+        // The harts that the kernel cannot use are there, too.
+        let configuration = Configuration { machine: Variant::Plic, ..configuration() };
+        assert_eq!(value_of(&board.arguments(&configuration), "-smp"), ["4"]);
+        assert_eq!(value_of(&board.arguments(&configuration), "-nic"), ["user,model=cadence_gem"]);
+        // A seed, which counted instructions do not depend on.
+        let line = |clock| {
+            let arguments = board.arguments(&Configuration { clock, ..configuration.clone() });
+            value_of(&arguments, "-append")[0].to_string()
+        };
+        let fixed = format!("seed={} init=/bin/hello -- {{memory}} a b", "00".repeat(32));
+        assert_eq!(line(Clock::Instructions), fixed);
+        assert_eq!(line(Clock::Host).len(), fixed.len());
+        assert_ne!(line(Clock::Host), line(Clock::Host));
     }
 
     #[test]

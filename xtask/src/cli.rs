@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use matrix::Model;
 
 use crate::bench::BenchName;
-use crate::board::{Configuration, Variant};
+use crate::board::{Board, Configuration, Equipment, Variant};
 use crate::check::Step;
 use crate::own::HostFile;
 use crate::suites::Suite;
@@ -50,6 +50,46 @@ pub struct Arguments {
     /// Show the output of cargo, the linker and apt-get, not only when they fail.
     #[arg(long, short, global = true)]
     pub verbose: bool,
+
+    /// The board, for `run`, `demo`, `test` and `bench`: `qemu-virt` is the default, `sifive-u` is SiFive's HiFive
+    /// Unleashed and `icicle` Microchip's PolarFire SoC Icicle Kit, all in QEMU. Each is a file of the folder boards.
+    #[arg(long, value_name = "BOARD", global = true)]
+    pub board: Option<String>,
+}
+
+impl Arguments {
+    /// Checks that the command goes with the board that the user has chosen, and that the board has what the user
+    /// wants.
+    ///
+    /// # Errors
+    ///
+    /// The message says what else.
+    pub fn check_board(&self, board: &Board) -> Result<()> {
+        let goes_with_boards =
+            matches!(self.command, Command::Run(_) | Command::Demo(_) | Command::Test(_) | Command::Bench(_));
+        if self.board.is_some() && !goes_with_boards {
+            bail!("--board goes with `run`, `demo`, `test` and `bench`");
+        }
+        if let Command::Demo(demo) = &self.command
+            && demo.kernel == Kernel::Micro
+            && !board.is_default()
+        {
+            bail!("the microkernel's network server drives virtio alone: leave out --board or --kernel micro");
+        }
+        let (harts, memory) = match &self.command {
+            Command::Run(run) => (run.boot.machine.harts, run.boot.machine.memory.as_deref()),
+            Command::Demo(demo) => (demo.machine.harts, demo.machine.memory.as_deref()),
+            Command::Test(test) => (test.harts, None),
+            _ => (None, None),
+        };
+        if let Command::Run(run) = &self.command
+            && board.lacks.contains(&Equipment::Disk)
+            && (!run.boot.disks.is_empty() || run.core)
+        {
+            bail!("the board `{}` has no disks: leave out --disk and --core", board.name);
+        }
+        board.check(self.command.machine(), harts, memory)
+    }
 }
 
 /// The subcommands.
@@ -250,6 +290,7 @@ EXAMPLES
   cargo xtask run hello
   cargo xtask run shell -- -c 'ls -l /bin; exit 3'
   cargo xtask run --harts 1 --machine plic hello -- some arguments
+  cargo xtask run --board sifive-u hello
   cargo xtask run --forward 7000:7000 matrix-server
   cargo xtask run ../greeting -- Ada Grace
   cargo xtask run --file notes.txt --file ../data:/srv/data shell
@@ -784,6 +825,30 @@ mod tests {
         assert_eq!(run.boot.machine.harts, Some(2));
         assert_eq!(run.arguments, ["--harts", "x"]);
         assert_eq!(run.boot.scheduling.words(), "");
+    }
+
+    #[test]
+    fn boards_go_with_some_commands_and_refuse_what_they_lack() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../boards/sifive-u.toml");
+        let board = Board::load(std::path::Path::new(file)).unwrap();
+        let check = |words: &str| {
+            let words = ["cargo xtask", "--board", "sifive-u"].into_iter().chain(words.split(' '));
+            Arguments::parse_from(words).check_board(&board).map_err(|error| error.to_string())
+        };
+        for words in ["run", "run --harts 4 --memory 512M hello", "demo --quick", "test qemu", "bench switch"] {
+            assert_eq!(check(words), Ok(()), "{words}");
+        }
+        for (words, expected) in [
+            ("soak", "--board goes with"),
+            ("run --harts 5", "has 4 harts at most"),
+            ("test --harts 8 qemu", "has 4 harts at most"),
+            ("demo --machine aia", "has no machine `aia`"),
+            ("run --disk image", "has no disks"),
+            ("run --core", "has no disks"),
+            ("demo --kernel micro", "drives virtio alone"),
+        ] {
+            assert!(check(words).is_err_and(|error| error.contains(expected)), "{words}");
+        }
     }
 
     #[test]

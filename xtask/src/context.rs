@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::board::{Board, Clock, Configuration, Network};
 use crate::build::{self, Broken, Harts, Products, Variation};
@@ -10,9 +10,6 @@ use crate::cli::{Machine, UserInterrupts};
 use crate::progress::Progress;
 use crate::toolchain::{CExample, Toolchain};
 use crate::workspace::Workspace;
-
-/// The board that commands are for.
-const BOARD: &str = "qemu-virt";
 
 /// The context of every command.
 pub struct Context {
@@ -41,9 +38,15 @@ impl Context {
     /// # Errors
     ///
     /// One of them is invalid.
-    pub fn load(verbose: bool) -> Result<Context> {
+    pub fn load(verbose: bool, board: Option<&str>) -> Result<Context> {
         let workspace = Workspace::load()?;
-        let board = Board::load(&workspace.root.join("boards").join(format!("{BOARD}.toml")))?;
+        let (folder, name) = (workspace.root.join("boards"), board.unwrap_or(Board::DEFAULT));
+        let file = folder.join(format!("{name}.toml"));
+        if name.contains(['/', '\\']) || !file.is_file() {
+            bail!("there is no board `{name}`; there are: {}", Board::names(&folder)?.join(", "));
+        }
+        let mut board = Board::load(&file)?;
+        board.compile_device_tree(&workspace.products())?;
         Ok(Context { workspace, board, progress: Progress::new(verbose) })
     }
 
@@ -109,10 +112,11 @@ impl Context {
     /// Returns a boot's choices, with the board's defaults for the user's omissions.
     pub fn configuration(&self, products: &Products, machine: &Machine, command_line: String) -> Configuration {
         let defaults = &self.board.defaults;
+        let memory = machine.memory.clone().filter(|_| !defaults.is_memory_fixed);
         Configuration {
             machine: machine.machine.unwrap_or(defaults.machine),
             harts: machine.harts.unwrap_or(defaults.harts),
-            memory: machine.memory.clone().unwrap_or_else(|| defaults.memory.clone()),
+            memory: memory.unwrap_or_else(|| defaults.memory.clone()),
             kernel: products.kernel.clone(),
             initramfs: products.initramfs.clone(),
             command_line: format!("{}{command_line}", UserInterrupts::word(machine.user_interrupts)),

@@ -8,6 +8,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -21,7 +22,7 @@ use crate::board::{Board, Configuration};
 use crate::children::{self, Child, Ending};
 use crate::emulator;
 use crate::screen::Screen;
-use crate::serial::{Lines, is_panic};
+use crate::serial::{Lines, end_line, is_panic};
 use crate::symbols::{Symbols, annotate_report};
 
 /// A TCP port of the host that leads to one of the machine.
@@ -171,6 +172,7 @@ pub struct Guest {
     kernel: PathBuf,
     ports: Vec<u16>,
     last_line: Option<String>,
+    status_on_console: bool,
 }
 
 impl Guest {
@@ -218,6 +220,7 @@ impl Guest {
             kernel: configuration.kernel.clone(),
             ports: configuration.forwards.iter().map(|forward| forward.host).collect(),
             last_line: None,
+            status_on_console: board.qemu.status_on_console,
         })
     }
 
@@ -243,6 +246,9 @@ impl Guest {
                 Ok(line) => {
                     if is_panic(&line) {
                         return Err(self.panicked(line));
+                    }
+                    if let Some(status) = self.status_on(&line) {
+                        return Err(self.ended_on_console(status, expected));
                     }
                     if let Some(result) = wanted(&line) {
                         return Ok(result);
@@ -272,7 +278,10 @@ impl Guest {
         loop {
             match self.lines.try_recv() {
                 Ok(line) if is_panic(&line) => return Err(self.panicked(line)),
-                Ok(line) => self.last_line = Some(line),
+                Ok(line) => match self.status_on(&line) {
+                    Some(status) => return Err(self.ended_on_console(status, "it was to end")),
+                    None => self.last_line = Some(line),
+                },
                 Err(mpsc::TryRecvError::Empty) => return Ok(()),
                 Err(mpsc::TryRecvError::Disconnected) => return Err(self.ended("it was to end")),
             }
@@ -360,15 +369,36 @@ impl Guest {
     fn panicked(&mut self, first: String) -> Failure {
         let deadline = Instant::now() + PANIC_LIMIT;
         let mut report = vec![first];
+        let mut status = None;
         while let Ok(line) = self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            status = self.status_on(&line);
+            if status.is_some() {
+                break;
+            }
             report.push(line);
         }
-        let status = self.child.wait_until(deadline).ok().flatten();
+        if status.is_none() {
+            status = self.child.wait_until(deadline).ok().flatten();
+        }
         self.child.end();
         if let Ok(symbols) = Symbols::load(&self.kernel) {
             report = annotate_report(&symbols, &report);
         }
         self.failure(FailureKind::Panicked { report, status })
+    }
+
+    /// Returns the status in a line of a machine that cannot pass it on in another way.
+    fn status_on(&self, line: &str) -> Option<ExitStatus> {
+        let code = end_line(line).filter(|_| self.status_on_console)?;
+        Some(ExitStatus::from_raw(i32::from(code) << 8))
+    }
+
+    /// Ends QEMU, since the machine cannot.
+    fn ended_on_console(&mut self, status: ExitStatus, expected: &str) -> Failure {
+        self.child.end();
+        let last_line = self.last_line();
+        let (said, expected) = (String::new(), expected.to_string());
+        self.failure(FailureKind::Ended { status: Some(status), said, expected, last_line })
     }
 
     fn ended(&mut self, expected: &str) -> Failure {

@@ -25,6 +25,7 @@ mod context;
 mod cores;
 mod debian;
 mod demo;
+mod device_tree;
 mod dist;
 mod doctor;
 mod emulator;
@@ -118,13 +119,18 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         return doctor::doctor().map(|()| ExitCode::SUCCESS);
     }
     allow_many_files();
-    let context = Context::load(arguments.verbose)?;
+    let context = Context::load(arguments.verbose, arguments.board.as_deref())?;
+    arguments.check_board(&context.board)?;
     if let Some(machine) = arguments.command.machine() {
         // Before minutes of compiling.
         emulator::program(&context.board, machine, Path::new(""))?;
     }
     let _images = match &arguments.command {
-        Command::Test(test) if suites::chosen_suites(test).iter().any(|suite| suite.needs_machine()) => Some("test"),
+        Command::Test(test)
+            if suites::chosen_suites(test, &context.board).iter().any(|suite| suite.needs_machine()) =>
+        {
+            Some("test")
+        }
         Command::Check(check) if check::boots(check) => Some("check"),
         Command::Bench(bench) if bench.name.is_some() && !bench.list => Some("bench"),
         Command::Soak(_) => Some("soak"),

@@ -8,6 +8,11 @@ pub fn is_panic(line: &str) -> bool {
     line.starts_with("KERNEL PANIC") || line.starts_with("KERNEL FAULT")
 }
 
+/// Returns the status in the last line of a machine that cannot pass it on in another way.
+pub fn end_line(line: &str) -> Option<u8> {
+    line.strip_prefix("COPS: ended with status ")?.parse().ok()
+}
+
 /// Longer lines are cut: a machine out of control must not fill the memory of the host.
 const MAXIMUM_LINE_BYTES: usize = 8 << 10;
 
@@ -65,6 +70,8 @@ pub enum TestLine {
         /// Number of failed tests.
         failed: u64,
     },
+    /// `test NAME ... skipped: REASON`
+    Skipped,
     /// `note: TEXT`: a message to the user, for example that a test is left out
     Note,
 }
@@ -77,6 +84,8 @@ pub fn test_line(line: &str) -> Option<TestLine> {
         let (name, outcome) = (name.trim(), outcome.trim());
         return if outcome == "ok" || outcome.starts_with("ok ") {
             Some(TestLine::Passed(name.to_string()))
+        } else if outcome.starts_with("skipped: ") {
+            Some(TestLine::Skipped)
         } else {
             let why = outcome.strip_prefix("FAILED")?;
             Some(TestLine::Failed(format!("{name}{why}")))
@@ -128,6 +137,15 @@ mod tests {
     }
 
     #[test]
+    fn the_status_of_a_machine_is_read_from_its_last_line() {
+        assert_eq!(end_line("COPS: ended with status 0"), Some(0));
+        assert_eq!(end_line("COPS: ended with status 101"), Some(101));
+        for other in ["COPS: ended with status ", "COPS: ended with status 256", " COPS: ended with status 0", ""] {
+            assert_eq!(end_line(other), None, "{other}");
+        }
+    }
+
+    #[test]
     fn backtrace_lines_are_recognised() {
         assert_eq!(backtrace_line("  #0 0xffffffff80001234"), Some(0xffff_ffff_8000_1234));
         assert_eq!(backtrace_line("  #12 0x10 (maybe)"), Some(16));
@@ -140,6 +158,7 @@ mod tests {
     fn test_lines_are_recognised() {
         assert_eq!(test_line("test pipes::close ... ok"), Some(TestLine::Passed("pipes::close".into())));
         assert_eq!(test_line("test a ... FAILED: why"), Some(TestLine::Failed("a: why".into())));
+        assert_eq!(test_line("test a ... skipped: the machine has no disk"), Some(TestLine::Skipped));
         assert_eq!(test_line("test a ... ok (12 ms)"), Some(TestLine::Passed("a".into())));
         assert_eq!(test_line("test a ... FAILED (9 ms): why"), Some(TestLine::Failed("a (9 ms): why".into())));
         assert_eq!(test_line("ok      it works"), Some(TestLine::Passed("it works".into())));

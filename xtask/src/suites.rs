@@ -26,7 +26,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use filesystem::cpio;
 
-use crate::board::{Clock, Network, Variant};
+use crate::board::{self, Board, Clock, Network, Variant};
 use crate::boot_loader;
 use crate::build::{self, Broken, Checks, Counters, Products, Variation};
 use crate::callers::Programs;
@@ -159,18 +159,28 @@ pub struct Tally {
     pub passed: u64,
     /// Tests that failed.
     pub failed: u64,
+    /// Tests that were left out, because the machine lacks what they need.
+    pub skipped: u64,
 }
 
 impl Tally {
+    /// One test that passed.
+    const PASSED: Tally = Tally { passed: 1, failed: 0, skipped: 0 };
+
     fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.skipped += other.skipped;
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} passed, {} failed", self.passed, self.failed)
+        write!(formatter, "{} passed, {} failed", self.passed, self.failed)?;
+        match self.skipped {
+            0 => Ok(()),
+            skipped => write!(formatter, ", {skipped} skipped"),
+        }
     }
 }
 
@@ -224,7 +234,7 @@ impl Findings {
         let (tally, failures) = match result {
             Ok(found) => found,
             // An error that prevents a suite's end is one failure more than those of its tests.
-            Err(error) => (Tally { passed: 0, failed: 1 }, vec![format!("{error:#}")]),
+            Err(error) => (Tally { passed: 0, failed: 1, skipped: 0 }, vec![format!("{error:#}")]),
         };
         self.failures.extend(failures.into_iter().map(|failure| format!("{part}: {failure}")));
         let (now, processor) = (Instant::now(), children::processor_time());
@@ -258,9 +268,11 @@ impl Findings {
     }
 }
 
-/// Returns the suites that the user has chosen, or all.
-pub fn chosen_suites(arguments: &cli::Test) -> BTreeSet<Suite> {
-    if arguments.suites.is_empty() {
+/// Returns the suites that the user has chosen, or all; of a board that the user has chosen, all that need a machine.
+pub fn chosen_suites(arguments: &cli::Test, board: &Board) -> BTreeSet<Suite> {
+    if arguments.suites.is_empty() && !board.is_default() {
+        [Suite::Qemu, Suite::Micro, Suite::Machine, Suite::Linux].into()
+    } else if arguments.suites.is_empty() {
         // A root task has no arguments, so there is no part of the microkernel's suite.
         let on_request = [Suite::Long, Suite::MachineLinux];
         let all = Suite::value_variants().iter().copied().filter(|suite| !on_request.contains(suite));
@@ -274,15 +286,30 @@ pub fn chosen_suites(arguments: &cli::Test) -> BTreeSet<Suite> {
     }
 }
 
+/// Skips the suites that are not for a board, with the reason.
+fn skip_suites(board: &Board, wanted: &mut BTreeSet<Suite>, findings: &mut Findings) {
+    if board.is_default() {
+        return;
+    }
+    for suite in wanted.extract_if(.., |suite| *suite != Suite::Qemu) {
+        let name = suite.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default();
+        let reason = if suite.needs_machine() { "it is for the machines of" } else { "it needs no machine of" };
+        let of = if suite.needs_machine() { Board::DEFAULT } else { &board.name };
+        println!("test {name} ... skipped: {reason} {of}");
+        findings.add(name, Ok((Tally { skipped: 1, ..Tally::default() }, Vec::new())));
+    }
+}
+
 /// Runs suites and prints their results.
 ///
 /// # Errors
 ///
 /// A test fails, or a suite could not be run to its end.
 pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
-    let wanted = chosen_suites(arguments);
+    let mut wanted = chosen_suites(arguments, &context.board);
     let filter = arguments.filter.as_deref();
     let mut findings = Findings::default();
+    skip_suites(&context.board, &mut wanted, &mut findings);
     // The machine's tools are looked for first, so that their lack is reported before ten minutes of other tests.
     let needs_machine = wanted.iter().any(|suite| suite.needs_machine());
     let mut toolchain = if needs_machine { Some(context.toolchain(Need::Boot)?) } else { None };
@@ -328,7 +355,7 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
     }
     print!("{}", findings.summary());
     match findings.total() {
-        Tally { failed: 0, passed } if passed > 0 => Ok(()),
+        Tally { failed: 0, passed, .. } if passed > 0 => Ok(()),
         Tally { failed: 0, .. } => bail!("no test was run"),
         Tally { failed, .. } => bail!("{failed} failed"),
     }
@@ -510,17 +537,18 @@ fn closing_line(line: &str) -> Option<Tally> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let number =
         |word: &str| counts.split("; ").find_map(|part| part.trim().strip_suffix(word)?.trim().parse::<u64>().ok());
-    Some(Tally { passed: number("passed")?, failed: number("failed")? })
+    Some(Tally { passed: number("passed")?, failed: number("failed")?, skipped: 0 })
 }
 
 /// Builds the images of the machine's suites, and returns their runs on every machine.
 fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Test) -> Result<Vec<Part<'a>>> {
     let products = Arc::new(build::build(&context.workspace, toolchain, &context.progress, Broken::Fail)?);
     let kernels = build::suites(&context.workspace, toolchain, &context.progress, None)?;
+    let board = &context.board;
     let boots = |machine| Boots { context, toolchain, products: products.clone(), machine };
     let (mut parts, mut partial) = (Vec::new(), Vec::new());
-    for (machine, harts) in machines(arguments.machine, arguments.harts) {
-        let names = names(arguments, machine, harts, None);
+    for (machine, harts) in machines(board, arguments.machine, arguments.harts) {
+        let names = names(arguments, board, machine, harts, None);
         let boots = boots(cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) });
         let is_partial = !names.is_empty();
         let system = boots.system("system".into(), names)?;
@@ -540,17 +568,22 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
         let has_uintc = || emulator::program(&context.board, Variant::Uintc, &toolchain.qemu).is_ok();
         let others = [(Variant::Aia, cli::UserInterrupts::Imsic), (Variant::Uintc, cli::UserInterrupts::Uintc)];
         for (variant, back_end) in others {
+            if !board.has(variant) {
+                let reason = format!("the board has no machine `{variant}`");
+                partial.push(Part::skipped(format!("system with {}", back_end.name()), reason));
+                continue;
+            }
             // Without the emulator the suite of the machine says in one line that it is missing.
             if arguments.machine.map_or(variant == Variant::Uintc && !has_uintc(), |chosen| chosen != variant) {
                 continue;
             }
-            for (machine, harts) in machines(Some(variant), arguments.harts) {
+            for (machine, harts) in machines(board, Some(variant), arguments.harts) {
                 let boots = boots(cli::Machine {
                     machine: Some(machine),
                     user_interrupts: Some(back_end),
                     ..chosen_machine(arguments, Some(harts))
                 });
-                let names = names(arguments, machine, harts, Some(back_end));
+                let names = names(arguments, board, machine, harts, Some(back_end));
                 parts.push(boots.system(format!("system with {}", back_end.name()), names)?);
             }
         }
@@ -571,6 +604,10 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
     let mistaken = Boots { machine, ..on_all_harts.clone() };
     let mut short = Vec::new();
     for name in PARTS.into_iter().filter(|name| is_meant(arguments.filter.as_deref(), name)) {
+        if let Some(reason) = unsuited(board, name) {
+            short.push(Part::skipped(name.into(), reason));
+            continue;
+        }
         match name {
             FAILING_ALLOCATIONS => {
                 let kernel = build::failing_kernel(&context.workspace, toolchain, &context.progress)?;
@@ -666,7 +703,7 @@ fn linux_with_user_level_interrupts(
         });
         match end {
             Err(failure) if is_done && matches!(failure.kind, FailureKind::Ended { .. }) => {
-                Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+                Ok((Tally::PASSED, Vec::new()))
             }
             Err(failure) => Err(failure.into()),
             Ok(()) => unreachable!("no line is wanted"),
@@ -682,10 +719,11 @@ fn linux_with_user_level_interrupts(
 fn micro<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Test) -> Result<Vec<Part<'a>>> {
     let kernel = |variation| build::microkernel(&context.workspace, toolchain, &context.progress, variation);
     let (mut suites, mut libraries) = (Vec::new(), Vec::new());
-    let mut machines_of_suite = machines(arguments.machine, arguments.harts);
+    let board = &context.board;
+    let mut machines_of_suite = machines(board, arguments.machine, arguments.harts);
     // Without the emulator the suite of the machine says in one line that it is missing.
     if arguments.machine.is_none() && emulator::program(&context.board, Variant::Uintc, &toolchain.qemu).is_ok() {
-        machines_of_suite.extend(machines(Some(Variant::Uintc), arguments.harts));
+        machines_of_suite.extend(machines(board, Some(Variant::Uintc), arguments.harts));
     }
     for (variant, harts) in machines_of_suite {
         let machine = cli::Machine { machine: Some(variant), ..chosen_machine(arguments, Some(harts)) };
@@ -765,7 +803,7 @@ fn linux<'a>(
                 outcomes.sort_by_key(|(_, harts, _)| *harts);
                 exercises::keep(context, &root, &all, &outcomes)?;
             }
-            Ok((Tally { passed, failed }, failures))
+            Ok((Tally { passed, failed, skipped: 0 }, failures))
         })
     });
     let mut parts: Vec<_> = parts.collect();
@@ -991,6 +1029,19 @@ fn is_meant(filter: Option<&str>, part: &str) -> bool {
     filter.is_none_or(|filter| part.contains(&filter.replace('-', " ")))
 }
 
+/// Returns why one of these parts cannot run on a board, if it cannot.
+fn unsuited(board: &Board, part: &str) -> Option<String> {
+    let lacks = |part| board.lacks.contains(&part);
+    match part {
+        "power cut" | POWER_CUTS_OF_A_VOLUME | RANDOM_CUTS | ROOT_ON_A_DISK if lacks(board::Equipment::Disk) => {
+            Some("the board has no disk".into())
+        }
+        "profile" if lacks(board::Equipment::FirstHart) => Some("the board's first hart runs no kernel".into()),
+        "bundle" | "boot loader" if !board.is_default() => Some(format!("it is for the board {}", Board::DEFAULT)),
+        _ => None,
+    }
+}
+
 /// Modules of the machine's suite whose tests reach the interrupt controller, by a device or by what its interrupts
 /// interrupt.
 const OF_INTERRUPTS: [&str; 8] =
@@ -1014,11 +1065,12 @@ const COUNTED: [&str; 1] = ["fairness::calls_of_every_family_keep_within_a_budge
 /// and those alone. A machine or a number of harts that the user has chosen runs all.
 fn names(
     arguments: &cli::Test,
+    board: &Board,
     machine: Variant,
     harts: u8,
     user_interrupts: Option<cli::UserInterrupts>,
 ) -> Vec<String> {
-    let is_chosen = arguments.machine.is_some() || arguments.harts.is_some();
+    let is_chosen = arguments.machine.is_some() || arguments.harts.is_some() || !board.is_default();
     let parts = |modules: &[&str]| modules.iter().map(|module| format!("{module}::")).collect();
     match &arguments.filter {
         Some(filter) => vec![filter.clone()],
@@ -1050,11 +1102,12 @@ fn chosen_machine(arguments: &cli::Test, harts: Option<u8>) -> cli::Machine {
     }
 }
 
-/// Returns the machines to test on: all that the host's QEMU has, or those that the user chose.
-fn machines(machine: Option<Variant>, harts: Option<u8>) -> Vec<(Variant, u8)> {
+/// Returns the machines of a board to test on: all that the host's QEMU has, or those that the user chose.
+fn machines(board: &Board, machine: Option<Variant>, harts: Option<u8>) -> Vec<(Variant, u8)> {
     let harts = harts.map_or(HARTS.to_vec(), |harts| vec![harts]);
     let is_meant = |variant: Variant| machine.map_or(variant != Variant::Uintc, |chosen| chosen == variant);
-    let machines = Variant::value_variants().iter().filter(|variant| is_meant(**variant));
+    let is_there = |variant: Variant| board.has(variant) && is_meant(variant);
+    let machines = Variant::value_variants().iter().filter(|variant| is_there(**variant));
     machines.flat_map(|machine| harts.iter().map(|harts| (*machine, *harts))).collect()
 }
 
@@ -1088,6 +1141,14 @@ struct Part<'a> {
 impl<'a> Part<'a> {
     fn new(title: impl Into<String>, load: Load, run: impl FnOnce(Show) -> Found + Send + 'a) -> Part<'a> {
         Part { title: title.into(), load, run: Box::new(|show| (run(show), Vec::new())) }
+    }
+
+    /// Returns a part that only says why it cannot run.
+    fn skipped(name: String, reason: String) -> Part<'a> {
+        Part::new(name.clone(), Load::One, move |show| {
+            show(&format!("test {name} ... skipped: {reason}"));
+            Ok((Tally { skipped: 1, ..Tally::default() }, Vec::new()))
+        })
     }
 
     /// Returns a part without tests that prepares other parts.
@@ -1145,7 +1206,8 @@ impl<'a> Boots<'a> {
         if !self.products.programs.iter().any(|program| program == PROGRAM) {
             bail!("the workspace has no program `{PROGRAM}`");
         }
-        let command_line = command_line(PROGRAM, &names)?;
+        let lacking = self.context.board.lacks.iter().flat_map(|part| ["--lacks", part.name()]).map(String::from);
+        let command_line = command_line(PROGRAM, &lacking.chain(names.iter().cloned()).collect::<Vec<_>>())?;
         Ok(self.part(&name, move |boots, log, show| {
             chosen(boots.suite(log, &boots.products.kernel, command_line, show)?, &names)
         }))
@@ -1193,7 +1255,8 @@ impl Boots<'_> {
         let mut configuration = self.context.configuration(&self.products, &self.machine, command_line);
         configuration.kernel = kernel.to_path_buf();
         configuration.set_clock(clock);
-        if self.products.programs.iter().any(|program| program == PROGRAM) {
+        let has_disks = !self.context.board.lacks.contains(&board::Equipment::Disk);
+        if has_disks && self.products.programs.iter().any(|program| program == PROGRAM) {
             configuration.disks.push(empty_disk(log)?);
             if image::tools_are_there() {
                 let volume = log.with_extension("volume");
@@ -1221,7 +1284,7 @@ impl Boots<'_> {
         boot("write-disk", "lasting")?;
         boot("check-disk", "the bytes are there")?;
         show("what the disk had made lasting was there after the power was cut off");
-        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+        Ok((Tally::PASSED, Vec::new()))
     }
 
     /// Cuts the power off a machine that writes to a volume, several times, and looks on this host whether the volume
@@ -1230,7 +1293,7 @@ impl Boots<'_> {
     fn volume_cuts(&self, log: &Path, show: Show) -> Found {
         if !image::tools_are_there() {
             show("left out: e2fsprogs are not installed");
-            return Ok((Tally { passed: 1, failed: 0 }, Vec::new()));
+            return Ok((Tally::PASSED, Vec::new()));
         }
         let volume = log.with_extension("volume");
         image::make(&volume, VOLUME_SIZE, None)?;
@@ -1250,7 +1313,7 @@ impl Boots<'_> {
             image::check(&copy)?;
             show(&format!("after the cut behind file {files} the volume was whole, with all files that it had"));
         }
-        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+        Ok((Tally::PASSED, Vec::new()))
     }
 
     /// Cuts the power off at random moments while a program makes all kinds of changes of a volume, and compares the
@@ -1259,7 +1322,7 @@ impl Boots<'_> {
     fn random_cuts(&self, log: &Path, show: Show) -> Found {
         if !image::tools_are_there() {
             show("left out: e2fsprogs are not installed");
-            return Ok((Tally { passed: 1, failed: 0 }, Vec::new()));
+            return Ok((Tally::PASSED, Vec::new()));
         }
         let cuts = match std::env::var(NUMBER_OF_RANDOM_CUTS) {
             Ok(text) => text.parse().with_context(|| format!("{NUMBER_OF_RANDOM_CUTS}={text} is no number"))?,
@@ -1295,7 +1358,7 @@ impl Boots<'_> {
                 show(&format!("{cut} cuts of seed {seed}: whole, with all of {} changes", storm.lasting()));
             }
         }
-        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+        Ok((Tally::PASSED, Vec::new()))
     }
 
     /// Boots a machine that changes a volume, and cuts its power off so long after the first change.
@@ -1335,7 +1398,7 @@ impl Boots<'_> {
     fn root_on_a_disk(&self, log: &Path, show: Show) -> Found {
         if !image::tools_are_there() {
             show("left out: e2fsprogs are not installed");
-            return Ok((Tally { passed: 1, failed: 0 }, Vec::new()));
+            return Ok((Tally::PASSED, Vec::new()));
         }
         let folder = log.with_extension("root.d");
         for name in ["bin", "dev", "etc", "proc", "run", "tmp"] {
@@ -1372,7 +1435,7 @@ impl Boots<'_> {
         }
         guest.end();
         show("the machine was restarted and started again");
-        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+        Ok((Tally::PASSED, Vec::new()))
     }
 
     /// Lets the shell run a text with spaces and quotes, whose status is to be that of the machine.
@@ -1383,7 +1446,7 @@ impl Boots<'_> {
         match guest.wait_for_end(END_LIMIT) {
             Err(Failure { kind: FailureKind::EndedBadly { status, .. }, .. }) if status.code() == Some(3) => {
                 show("the machine ended with the status of the shell");
-                Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+                Ok((Tally::PASSED, Vec::new()))
             }
             Ok(()) => bail!("the machine ended as if the shell had not failed"),
             Err(failure) => Err(failure.into()),
@@ -1431,7 +1494,7 @@ impl Boots<'_> {
             bail!("{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
         }
         show("the bundle's shell did its line, and its status came back");
-        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+        Ok((Tally::PASSED, Vec::new()))
     }
 
     /// Lets U-Boot fetch the kernel's image and an archive over the network, and start them.
@@ -1466,7 +1529,7 @@ impl Boots<'_> {
             }
             guest.wait_for_end(END_LIMIT)?;
             show("U-Boot fetched the image and an archive, and its program ran");
-            Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+            Ok((Tally::PASSED, Vec::new()))
         })
     }
 
@@ -1486,7 +1549,7 @@ impl Boots<'_> {
             bail!("no sample has {}", functions.join(" and then "));
         }
         show("samples of kernel, program and scheduler have their functions");
-        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+        Ok((Tally::PASSED, Vec::new()))
     }
 
     /// Makes a package as a user does, and runs it and a file of the host in the machine.
@@ -1508,7 +1571,7 @@ impl Boots<'_> {
             }
             guest.wait_for_end(END_LIMIT)?;
             show("a package from outside the tree ran, and a file of the host was there");
-            Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+            Ok((Tally::PASSED, Vec::new()))
         })
     }
 
@@ -1562,7 +1625,7 @@ impl Boots<'_> {
                 bail!("{name}: {threads} threads, and {own:?} is not {expected:?}");
             }
             show("a program of Debian left a core file with its thread, and the path of its own file");
-            Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+            Ok((Tally::PASSED, Vec::new()))
         })
     }
 
@@ -1580,7 +1643,7 @@ impl Boots<'_> {
     fn soak(&self, log: &Path, show: Show) -> Found {
         let soaked = soak::run(self.context, self.toolchain, &self.products, &self.machine, SOAK_SECONDS, log)?;
         show(&soaked.to_string());
-        Ok((Tally { passed: 1, failed: 0 }, Vec::new()))
+        Ok((Tally::PASSED, Vec::new()))
     }
 
     /// Boots the root task that measures the effects of boot words, and compares its findings with the words passed.
@@ -1752,7 +1815,11 @@ fn follow(guest: &mut Guest, show: Show) -> Found {
             }
             Some(TestLine::Closing { passed, failed }) => {
                 show(&line);
-                break Tally { passed, failed };
+                break Tally { passed, failed, ..counted };
+            }
+            Some(TestLine::Skipped) => {
+                counted.skipped += 1;
+                printed.clear();
             }
             Some(TestLine::Note) => {}
             None => {
@@ -1821,7 +1888,7 @@ mod tests {
     #[test]
     fn closing_lines_of_rust_are_understood() {
         let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.52s";
-        assert_eq!(closing_line(line), Some(Tally { passed: 12, failed: 3 }));
+        assert_eq!(closing_line(line), Some(Tally { passed: 12, failed: 3, skipped: 0 }));
         assert_eq!(closing_line("test result: ok."), None);
         assert_eq!(closing_line("test a ... ok"), None);
     }
@@ -1837,25 +1904,26 @@ mod tests {
             harts: None,
             user_interrupts: None,
         };
-        let all = test(None, None);
-        let partial = names(&all, Variant::Plic, 1, None);
+        let (all, board) = (test(None, None), board("qemu-virt"));
+        let partial = names(&all, &board, Variant::Plic, 1, None);
         assert!(partial.contains(&"network::".to_string()) && partial.iter().all(|name| name.ends_with("::")));
-        for (machine, harts) in machines(None, None) {
-            let names = names(&all, machine, harts, None);
+        for (machine, harts) in machines(&board, None, None) {
+            let names = names(&all, &board, machine, harts, None);
             assert_eq!(names.is_empty(), machine == Variant::Aia);
             assert!(names.is_empty() || partial.iter().all(|module| names.contains(module)));
         }
         for (machine, back_end) in
             [(Variant::Aia, cli::UserInterrupts::Imsic), (Variant::Uintc, cli::UserInterrupts::Uintc)]
         {
-            let on_one = names(&all, machine, 1, Some(back_end));
+            let on_one = names(&all, &board, machine, 1, Some(back_end));
             assert!(partial.iter().chain(&["user_interrupt::".to_string()]).all(|module| on_one.contains(module)));
-            let on_four = names(&all, machine, 4, Some(back_end));
+            let on_four = names(&all, &board, machine, 4, Some(back_end));
             assert!(on_one.iter().chain(&["process::".to_string()]).all(|module| on_four.contains(module)));
-            assert!(names(&test(Some(machine), None), machine, 1, Some(back_end)).is_empty());
+            assert!(names(&test(Some(machine), None), &board, machine, 1, Some(back_end)).is_empty());
         }
-        assert!(names(&test(Some(Variant::Plic), None), Variant::Plic, 1, None).is_empty());
-        assert_eq!(names(&test(None, Some("pipe")), Variant::Plic, 1, None), ["pipe"]);
+        assert!(names(&test(Some(Variant::Plic), None), &board, Variant::Plic, 1, None).is_empty());
+        assert_eq!(names(&test(None, Some("pipe")), &board, Variant::Plic, 1, None), ["pipe"]);
+        assert!(names(&all, &self::board("sifive-u"), Variant::Plic, 4, None).is_empty(), "another board runs all");
         let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../apps/tests/src");
         for module in OF_INTERRUPTS.into_iter().chain(OF_VISITS).chain(OF_HARTS) {
             assert!(modules.join(format!("{module}.rs")).exists(), "there is no module `{module}`");
@@ -1874,10 +1942,40 @@ mod tests {
     #[test]
     fn machines_are_all_or_the_chosen_ones() {
         use Variant::{Aia, Plic};
-        assert_eq!(machines(None, None), [(Aia, 1), (Aia, 4), (Plic, 1), (Plic, 4)]);
-        assert_eq!(machines(Some(Plic), None), [(Plic, 1), (Plic, 4)]);
-        assert_eq!(machines(Some(Aia), Some(8)), [(Aia, 8)]);
-        assert_eq!(machines(Some(Variant::Uintc), None), [(Variant::Uintc, 1), (Variant::Uintc, 4)]);
+        let board = board("qemu-virt");
+        assert_eq!(machines(&board, None, None), [(Aia, 1), (Aia, 4), (Plic, 1), (Plic, 4)]);
+        assert_eq!(machines(&board, Some(Plic), None), [(Plic, 1), (Plic, 4)]);
+        assert_eq!(machines(&board, Some(Aia), Some(8)), [(Aia, 8)]);
+        assert_eq!(machines(&board, Some(Variant::Uintc), None), [(Variant::Uintc, 1), (Variant::Uintc, 4)]);
+        assert_eq!(machines(&self::board("sifive-u"), None, None), [(Plic, 1), (Plic, 4)]);
+    }
+
+    #[test]
+    fn parts_that_need_what_a_board_lacks_are_skipped_with_a_reason() {
+        let skipped = |name: &str| PARTS.into_iter().filter(|part| unsuited(&board(name), part).is_some()).count();
+        assert_eq!(skipped("qemu-virt"), 0);
+        assert_eq!((skipped("sifive-u"), skipped("icicle")), (7, 7));
+        assert_eq!(unsuited(&board("icicle"), "power cut").as_deref(), Some("the board has no disk"));
+        assert_eq!(unsuited(&board("icicle"), "restart"), None);
+        let tally = Tally { passed: 3, failed: 0, skipped: 2 };
+        assert_eq!(tally.to_string(), "3 passed, 0 failed, 2 skipped");
+        assert_eq!(Tally::PASSED.to_string(), "1 passed, 0 failed");
+    }
+
+    /// The parts that the suite in the machine knows are those that boards can lack.
+    #[test]
+    fn the_program_skips_tests_by_the_names_of_parts() {
+        let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("../apps/tests/src/main.rs");
+        let text = std::fs::read_to_string(main).unwrap();
+        let (_, table) = text.split_once("const NEEDS: ").unwrap();
+        let table = table.split_once(";\n").unwrap().0;
+        for part in [board::Equipment::Disk, board::Equipment::Clock] {
+            assert!(table.contains(&format!("\"{}\"", part.name())), "{part:?}");
+        }
+    }
+
+    fn board(name: &str) -> Board {
+        Board::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../boards/{name}.toml"))).unwrap()
     }
 
     #[test]
@@ -1905,7 +2003,7 @@ mod tests {
     #[test]
     fn a_summary_names_failures_and_adds_up() {
         let mut findings = Findings::default();
-        findings.add("host".into(), Ok((Tally { passed: 10, failed: 1 }, vec!["a::b".into()])));
+        findings.add("host".into(), Ok((Tally { passed: 10, failed: 1, skipped: 0 }, vec!["a::b".into()])));
         findings.add("QEMU aia, 4 harts".into(), Err(anyhow::anyhow!("it panicked\n  #0")));
         let seconds = Duration::from_secs;
         findings.last_end = findings.started + seconds(7);

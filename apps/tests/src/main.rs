@@ -1,4 +1,5 @@
-//! The suite on the target: `tests [NAME]...` runs the tests whose names contain one of these, or all.
+//! The suite on the target: `tests [--lacks PART]... [NAME]...` runs the tests whose names contain one of these, or
+//! all. Tests that need a part that the machine lacks are skipped, with a line that says so.
 //!
 //! Illegal calls come first: a kernel that fails at a wrong pointer invalidates every other result. The last line is
 //! `N passed, N failed`; the exit status is 0 only if none failed.
@@ -400,6 +401,9 @@ const TESTS: &[Test] = tests![
     hostile::a_million_random_calls;
 ];
 
+/// Beginnings of the names of tests that need a part of the machine, and the part.
+const NEEDS: [(&str, &str); 3] = [("disk::", "disk"), ("ext4::", "disk"), ("time::the_date_is_plausible", "clock")];
+
 /// Tests for one hart whose clock counts instructions, so that a busy host changes nothing: `tests --counted`.
 const COUNTED: &[Test] = tests![
     fairness::calls_of_every_family_keep_within_a_budget;
@@ -466,17 +470,28 @@ async fn counted(names: &[&str]) -> i32 {
 }
 
 /// Runs the tests whose names contain one of these. None of them is a failure, unless another table has them.
-async fn suite(tests: &[Test], names: &[&str]) -> i32 {
+async fn suite(tests: &[Test], mut names: &[&str]) -> i32 {
+    let mut lacking = Vec::new();
+    while let ["--lacks", part, rest @ ..] = names {
+        lacking.push(*part);
+        names = rest;
+    }
     let is_chosen = |test: &&Test| names.is_empty() || names.iter().any(|name| test.name.contains(name));
     let chosen = tests.iter().filter(is_chosen);
     // Some tests affect other processes. A suite without the authority reports that when they fail.
     if let Ok(held) = cops::system::authority::held(0) {
         let _ = cops::system::authority::set(0, Held { inheritable: held.permitted, ..held });
     }
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for test in chosen {
+        let needed = NEEDS.iter().find(|(beginning, _)| test.name.starts_with(beginning));
+        if let Some((_, part)) = needed.filter(|(_, part)| lacking.contains(part)) {
+            println!("test {} ... skipped: the machine has no {part}", test.name);
+            skipped += 1;
+            continue;
+        }
         if harness::run(test).await { passed += 1 } else { failed += 1 }
     }
     println!("{passed} passed, {failed} failed");
-    i32::from(failed > 0 || passed == 0 && !COUNTED.iter().any(|test| is_chosen(&test)))
+    i32::from(failed > 0 || passed + skipped == 0 && !COUNTED.iter().any(|test| is_chosen(&test)))
 }
