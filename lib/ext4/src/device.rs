@@ -5,6 +5,8 @@ use alloc::collections::BTreeMap;
 
 use rsext4::{BlockIo, DeviceCapabilities, DeviceGeometry, Ext4Error, Ext4Result, SectorId};
 
+use crate::superblock;
+
 /// Bytes of a sector, the unit of requests.
 const SECTOR: u64 = 512;
 
@@ -76,7 +78,13 @@ fn failed(DeviceFailed: DeviceFailed) -> Ext4Error {
 impl<D: Device> BlockIo for Sectors<D> {
     fn write(&mut self, buffer: &[u8], sector: SectorId, count: u32) -> Ext4Result<()> {
         let offset = self.offset(sector, count, buffer.len())?;
-        let Some(covering) = &mut self.covering else { return self.device.write(offset, buffer).map_err(failed) };
+        let Some(covering) = &mut self.covering else {
+            let written = match superblock::still_in_use(offset, buffer) {
+                Some(other) => self.device.write(offset, &other),
+                None => self.device.write(offset, buffer),
+            };
+            return written.map_err(failed);
+        };
         for (at, bytes) in (sector.raw()..).zip(buffer.as_chunks().0) {
             if covering.len() >= MOST_COVERED {
                 return Err(Ext4Error::no_memory());

@@ -10,6 +10,10 @@
 //! it does not know, by name, and sizes for which memory would have to be taken without a bound; [`Volume`] does the
 //! same with directories. No request leaves the device: the boundary compares each with the device's size.
 //!
+//! # Memory
+//! Copies of blocks that wait in the journal are kept in memory. A volume that is written uses a short part of its
+//! journal, so they are at most [`MEMORY_OF_JOURNAL`].
+//!
 //! # After a failure
 //! A device that fails, or a structure that contradicts itself, ends the journal. The volume is then mounted again for
 //! reading, as Linux does with `errors=remount-ro`; changes fail with [`Error::ReadOnly`], and what was synchronised
@@ -24,12 +28,14 @@
 extern crate alloc;
 
 mod device;
+mod journal;
 mod superblock;
 mod volume;
 
 pub use device::{Device, DeviceFailed};
+pub use journal::MEMORY_OF_JOURNAL;
 pub use superblock::Refusal;
 pub use volume::{
-    Access, AttributeMode, Attributes, Change, Clock, Entry, Error, NewFile, Replacement, Stamp, Unlinked, Usage,
-    Volume, kind,
+    Access, AttributeMode, Attributes, Change, Clock, Entry, Error, ListingPlace, NewFile, Replacement, Stamp,
+    Unlinked, Usage, Volume, kind,
 };

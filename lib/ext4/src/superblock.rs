@@ -1,6 +1,15 @@
-//! The superblock, looked at before anything else: the features and sizes for which a volume is refused.
+//! The superblock, looked at before anything else: the features and sizes for which a volume is refused. And its note
+//! that the journal is to be replayed.
+//!
+//! `rsext4` 0.9.2 writes the last transaction of a volume to its places in any order, and one of its blocks is the
+//! superblock that says the journal need not be replayed any more. After a power cut in between, nobody would replay the
+//! rest, and Linux throws it away. So the superblock is written with the note as long as the volume is in use
+//! ([`still_in_use`]), and without it when the journal is empty ([`mark_as_whole`]).
 
+use alloc::vec::Vec;
 use core::fmt;
+
+use rsext4::crc32c::{crc32c_append, crc32c_init};
 
 use crate::device::{Device, DeviceFailed};
 
@@ -110,6 +119,61 @@ impl Superblock {
     }
 }
 
+/// Offsets in a superblock: its magic number, its features, and its checksum at its end.
+const MAGIC_AT: usize = 56;
+const COMPATIBLE_AT: usize = 92;
+const INCOMPATIBLE_AT: usize = 96;
+const FOR_WRITING_AT: usize = 100;
+const CHECKSUM_AT: usize = 1020;
+/// The feature of a journal, and the ones of a journal that is to be replayed and of checksums.
+const HAS_JOURNAL: u32 = 0x4;
+const NEEDS_RECOVERY: u32 = 0x4;
+const HAS_CHECKSUMS: u32 = 0x400;
+
+impl Superblock {
+    fn set(&mut self, at: usize, word: u32) {
+        self.0[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// Notes whether the journal is to be replayed; returns whether that was not so before.
+    fn note_recovery(&mut self, is_needed: bool) -> bool {
+        let before = self.word(INCOMPATIBLE_AT);
+        let after = if is_needed { before | NEEDS_RECOVERY } else { before & !NEEDS_RECOVERY };
+        if self.half(MAGIC_AT) != MAGIC || self.word(COMPATIBLE_AT) & HAS_JOURNAL == 0 || after == before {
+            return false;
+        }
+        self.set(INCOMPATIBLE_AT, after);
+        if self.word(FOR_WRITING_AT) & HAS_CHECKSUMS != 0 {
+            let checksum = crc32c_append(crc32c_init(), &self.0[..CHECKSUM_AT]);
+            self.set(CHECKSUM_AT, checksum);
+        }
+        true
+    }
+}
+
+/// Returns the bytes to be written instead of these if they have the superblock of a volume in use, and it says that the
+/// journal need not be replayed.
+pub(crate) fn still_in_use(offset: u64, bytes: &[u8]) -> Option<Vec<u8>> {
+    let at = usize::try_from(AT.checked_sub(offset)?).ok()?;
+    let mut superblock = Superblock(bytes.get(at..)?.first_chunk().copied()?);
+    superblock.note_recovery(true).then(|| {
+        let mut other = bytes.to_vec();
+        other[at..at + SIZE].copy_from_slice(&superblock.0);
+        other
+    })
+}
+
+/// Notes that the journal of a volume that is not mounted, which is empty, need not be replayed.
+pub(crate) fn mark_as_whole(device: &impl Device) -> Result<(), DeviceFailed> {
+    let mut superblock = Superblock([0; SIZE]);
+    device.read(AT, &mut superblock.0)?;
+    if superblock.note_recovery(false) {
+        device.write(AT, &superblock.0)?;
+        device.flush()?;
+    }
+    Ok(())
+}
+
 /// Returns the name of the lowest of these bits.
 fn name_of(bits: u32, names: &[(u32, &'static str)]) -> &'static str {
     let lowest = bits & bits.wrapping_neg();
@@ -123,15 +187,15 @@ pub(crate) fn examine(device: &impl Device, writes: bool) -> Result<(), Refusal>
     }
     let mut superblock = Superblock([0; SIZE]);
     device.read(AT, &mut superblock.0).map_err(|DeviceFailed| Refusal::Device)?;
-    if superblock.half(56) != MAGIC {
+    if superblock.half(MAGIC_AT) != MAGIC {
         return Err(Refusal::NotExt4);
     }
-    let incompatible = superblock.word(96) & !KNOWN_INCOMPATIBLE;
+    let incompatible = superblock.word(INCOMPATIBLE_AT) & !KNOWN_INCOMPATIBLE;
     if incompatible != 0 {
         let name = name_of(incompatible, &INCOMPATIBLE);
         return Err(Refusal::Feature { name, forbids_writing_alone: false });
     }
-    let for_writing = superblock.word(100) & !KNOWN_FOR_WRITING;
+    let for_writing = superblock.word(FOR_WRITING_AT) & !KNOWN_FOR_WRITING;
     if writes && for_writing != 0 {
         return Err(Refusal::Feature { name: name_of(for_writing, &FOR_WRITING), forbids_writing_alone: true });
     }
@@ -146,7 +210,7 @@ pub(crate) fn examine(device: &impl Device, writes: bool) -> Result<(), Refusal>
         ));
     }
     let (blocks_low, in_group) = (superblock.word(4), superblock.word(32));
-    let is_64_bit = superblock.word(96) & 0x80 != 0;
+    let is_64_bit = superblock.word(INCOMPATIBLE_AT) & 0x80 != 0;
     let blocks = u64::from(blocks_low) | if is_64_bit { u64::from(superblock.word(336)) << 32 } else { 0 };
     if blocks.checked_mul(1024 << block_bits).is_none_or(|bytes| bytes > device.bytes()) {
         return Err(Refusal::Size("it is larger than its device"));

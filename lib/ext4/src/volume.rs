@@ -13,7 +13,8 @@ use rsext4::{
     XattrSetMode,
 };
 
-use crate::device::{Device, Sectors};
+use crate::device::{Device, DeviceFailed, Sectors};
+use crate::journal::{Journal, USED_BLOCKS};
 use crate::superblock::{self, Refusal};
 
 /// Size of the largest directory in bytes. Its blocks are listed in memory while it changes.
@@ -28,9 +29,6 @@ const MOST_KNOWN: usize = 512;
 const LONGEST_TARGET: u64 = 4096;
 /// Bytes that a file loses in one step of its end.
 const FREED_IN_A_STEP: u64 = 16 << 20;
-/// Number of changes after which the library's state begins anew: it keeps a copy of each block in the journal until
-/// that is full, and a journal may be larger than the memory of a machine.
-const MOST_CHANGES: u32 = 512;
 /// Number of blocks that must be free before anything grows: the nodes of trees that one change can make.
 const BLOCKS_OF_A_CHANGE: u64 = 16;
 /// Inode of the root, and of the journal that `mke2fs` makes.
@@ -207,6 +205,10 @@ pub struct Unlinked {
     pub is_nameless: bool,
 }
 
+/// An exact place in the listing of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListingPlace(DirectoryCursor);
+
 /// A name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -216,8 +218,10 @@ pub struct Entry {
     pub kind: u8,
     /// The name.
     pub name: Vec<u8>,
-    /// The place of the next name, for [`Volume::list`].
+    /// The place of the next name as a number, for [`Volume::list`]. Names of one hash may have the same.
     pub next: u64,
+    /// The same place, exactly.
+    pub after: ListingPlace,
 }
 
 /// Sizes of a volume.
@@ -242,8 +246,8 @@ pub struct Volume<D: Device> {
     /// Directories that were found to be no larger than they may be.
     known: BTreeSet<u32>,
     grown: Grown,
-    /// Number of changes since the library's state of the volume began.
-    changes: u32,
+    /// Its journal, if it has one.
+    journal: Option<Journal>,
     /// Blocks of files were freed, and it does not last yet that they are free.
     has_freed: bool,
 }
@@ -258,7 +262,7 @@ impl<D: Device> Volume<D> {
             return Err(Refusal::Device);
         }
         superblock::examine(&device, access == Access::Write)?;
-        let library = mount(&device, clock, access).map_err(refusal_of)?;
+        let (library, journal) = mount_with_journal(&device, clock, access).map_err(refusal_of)?;
         let mut volume = Volume {
             library: Some(library),
             device,
@@ -267,7 +271,7 @@ impl<D: Device> Volume<D> {
             known: BTreeSet::new(),
             grown: Grown::default(),
             has_freed: false,
-            changes: 0,
+            journal,
         };
         let root = volume.attributes(ROOT).map_err(|_| Refusal::Damaged("the root directory"))?;
         if !root.is(kind::DIRECTORY) {
@@ -306,23 +310,23 @@ impl<D: Device> Volume<D> {
         };
         let ends_the_journal = matches!(error.kind(), Ext4ErrorKind::JournalAborted | Ext4ErrorKind::Io);
         if ends_the_journal && self.access == Access::Write {
-            // As after a power cut, what was synchronised counts. The journal is replayed in memory: the device may
-            // not be able to write any more.
-            self.access = Access::Read;
-            self.known.clear();
-            self.library = mount(&self.device, self.clock, Access::Read).ok();
+            self.go_back();
         }
         Err(error_of(error))
+    }
+
+    /// Goes on read-only with what was synchronised, as after a power cut. The journal is replayed in memory: the
+    /// device may not be able to write any more.
+    fn go_back(&mut self) {
+        self.access = Access::Read;
+        self.known.clear();
+        self.library = mount(&self.device, self.clock, Access::Read).ok();
     }
 
     /// Does an operation that changes something.
     fn change<R>(&mut self, act: impl FnMut(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
         if self.access == Access::Read {
             return Err(Error::ReadOnly);
-        }
-        self.changes += 1;
-        if self.changes >= MOST_CHANGES {
-            self.begin_again()?;
         }
         self.act(act)
     }
@@ -687,8 +691,21 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::NotADirectory`].
     pub fn list(&mut self, directory: u32, place: u64, most: usize) -> Result<Vec<Entry>, Error> {
-        let directory = self.require_directory(directory)?;
-        let Some(cursor) = cursor_of(place) else { return Ok(Vec::new()) };
+        match cursor_of(place) {
+            Some(cursor) => self.list_from(directory, ListingPlace(cursor), most),
+            None => self.require_directory(directory).map(|_| Vec::new()),
+        }
+    }
+
+    /// Lists as [`list`](Volume::list) does, from the exact place that an entry has named.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`].
+    pub fn list_from(&mut self, directory: u32, place: ListingPlace, most: usize) -> Result<Vec<Entry>, Error> {
+        let (directory, ListingPlace(cursor)) = (self.require_directory(directory)?, place);
+        if cursor == DirectoryCursor::End {
+            return Ok(Vec::new());
+        }
         let listed = self.act(|library| match library.read_directory(directory, cursor, most) {
             // The directory has got an index since the place was named, or lost it: it begins again.
             Err(error) if error.kind() == Ext4ErrorKind::InvalidInput => {
@@ -701,6 +718,7 @@ impl<D: Device> Volume<D> {
             kind: kind_of(entry.file_type),
             name: entry.name,
             next: place_of(entry.next_cursor),
+            after: ListingPlace(entry.next_cursor),
         };
         Ok(listed?.into_iter().map(entry).collect())
     }
@@ -816,13 +834,23 @@ impl<D: Device> Volume<D> {
     /// Ends the library's state of the volume and begins a new one. Not while there are files without names, which
     /// would go with it: then it is tried again later.
     fn begin_again(&mut self) -> Result<(), Error> {
-        self.changes = 0;
-        match self.end_library() {
-            Ok(()) => self.library = Some(mount(&self.device, self.clock, Access::Write).map_err(error_of)?),
-            Err(Error::Busy) => {}
-            Err(error) => return Err(error),
+        let begun = match self.end_library() {
+            Err(Error::Busy) if self.library.is_some() => return Ok(()),
+            ended => ended.and_then(|()| mount(&self.device, self.clock, Access::Write).map_err(error_of)),
+        };
+        match begun {
+            Ok(library) => {
+                self.library = Some(library);
+                Ok(())
+            }
+            Err(error) => {
+                // There is no state, or one that has gone back already.
+                if self.access == Access::Write {
+                    self.go_back();
+                }
+                Err(error)
+            }
         }
-        Ok(())
     }
 
     /// Ends the library's state of the volume, which is whole then.
@@ -854,9 +882,12 @@ impl<D: Device> Volume<D> {
             }
             superblock::examine(&self.device, true).map_err(|_| Error::Unsupported)?;
             // From the beginning: the journal of a volume that was mounted for reading is still to be replayed.
-            self.library = Some(mount(&self.device, self.clock, Access::Write).map_err(error_of)?);
+            let (library, journal) = mount_with_journal(&self.device, self.clock, Access::Write).map_err(error_of)?;
+            (self.library, self.journal) = (Some(library), journal);
         } else {
             self.act(|library| library.remount(options(Access::Read)))?;
+            self.access = Access::Read;
+            self.leave_journal()?;
         }
         self.access = access;
         Ok(())
@@ -867,7 +898,18 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::Busy`] while there are files without names, [`Error::Device`].
     pub fn unmount(&mut self) -> Result<(), Error> {
-        self.end_library()
+        self.end_library()?;
+        if self.access == Access::Write { self.leave_journal() } else { Ok(()) }
+    }
+
+    /// Leaves the journal, which is empty, as Linux does.
+    fn leave_journal(&mut self) -> Result<(), Error> {
+        let Some(journal) = self.journal else { return Ok(()) };
+        let left = journal.use_blocks(&self.device, journal.blocks).and_then(|is_empty| match is_empty {
+            true => superblock::mark_as_whole(&self.device),
+            false => Ok(()),
+        });
+        left.map_err(|DeviceFailed| Error::Device)
     }
 }
 
@@ -978,6 +1020,42 @@ fn mount<D: Device>(device: &D, clock: Clock, access: Access) -> Ext4Result<Libr
         return Err(Ext4Error::bad_superblock().with_operation("the journal is too large"));
     }
     Ok(library)
+}
+
+/// Mounts a device that was examined, and for writing with a short journal.
+fn mount_with_journal<D: Device>(
+    device: &D,
+    clock: Clock,
+    access: Access,
+) -> Ext4Result<(Library<D>, Option<Journal>)> {
+    let mut library = mount(device, clock, access)?;
+    if access == Access::Read {
+        return Ok((library, None));
+    }
+    let Some(journal) = journal_of(&mut library, device)? else { return Ok((library, None)) };
+    if journal.differs(device, USED_BLOCKS).map_err(|DeviceFailed| Ext4Error::io())? {
+        // It is empty then.
+        library.unmount()?;
+        drop(library);
+        journal.use_blocks(device, USED_BLOCKS).map_err(|DeviceFailed| Ext4Error::io())?;
+        library = mount(device, clock, access)?;
+    }
+    Ok((library, Some(journal)))
+}
+
+/// Returns the place of the journal in the volume, where `mke2fs` makes it.
+fn journal_of<D: Device>(library: &mut Library<D>, device: &D) -> Ext4Result<Option<Journal>> {
+    let number = InodeNumber::new(JOURNAL)?;
+    let block_size = library.statfs().block_size;
+    let Ok(inode) = library.inode(number) else { return Ok(None) };
+    if inode.size < block_size || inode.mode & kind::MASK != kind::REGULAR {
+        return Ok(None);
+    }
+    let pieces = library.inode_extents(number, 0, block_size, FileExtentTarget::Data, usize::MAX)?;
+    let first = pieces.extents.first().filter(|first| first.logical_start == 0);
+    let at = first.map(|first| first.physical_start).filter(|at| at.saturating_add(block_size) <= device.bytes());
+    let blocks = u32::try_from(inode.size / block_size).map_err(|_| Ext4Error::overflow())?;
+    Ok(at.map(|at| Journal { at, blocks }))
 }
 
 /// Whether an operation has failed because a part of the journal had to be freed first.

@@ -118,6 +118,31 @@ impl Image {
         Image::of(bytes)
     }
 
+    /// Returns the numbers of a file's blocks, in their order; `<8>` is the journal.
+    pub fn blocks_of(&self, file: &str) -> Vec<usize> {
+        let path = path();
+        std::fs::write(&path, self.bytes()).unwrap();
+        let shown = Command::new("/usr/sbin/debugfs").args(["-R", &format!("blocks {file}")]).arg(&path).output();
+        std::fs::remove_file(&path).unwrap();
+        String::from_utf8(shown.unwrap().stdout)
+            .unwrap()
+            .split_whitespace()
+            .map(|block| block.parse().unwrap())
+            .collect()
+    }
+
+    /// Fails unless `e2fsck` replays the journal of a copy and finds nothing else.
+    pub fn check_replayed(&self) {
+        let path = path();
+        std::fs::write(&path, self.bytes()).unwrap();
+        let replayed = Command::new("/usr/sbin/e2fsck").arg("-p").arg(&path).output().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // 1: it has changed something.
+        assert!(matches!(replayed.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&replayed.stdout));
+        Image::of(bytes).check();
+    }
+
     /// Fails unless `e2fsck` finds nothing to say.
     pub fn check(&self) {
         let path = path();

@@ -319,3 +319,132 @@ fn a_write_behind_the_end_shows_nothing_of_the_last_block() {
         end(volume, &image);
     }
 }
+
+/// Returns the offset of the journal's superblock in an image, and the blocks that the journal uses.
+fn journal(image: &Image) -> (usize, u32) {
+    let bytes = image.bytes();
+    let is_there = |block: &&[u8]| block.starts_with(&[0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 4]);
+    let (number, block) = bytes.chunks_exact(4096).enumerate().find(|(_, block)| is_there(block)).unwrap();
+    (number * 4096, u32::from_be_bytes(block[16..20].try_into().unwrap()))
+}
+
+/// A large journal is used in part as long as the volume is mounted, also if a file without a name stays in use, and is
+/// replayed as a part after a power cut.
+#[test]
+fn a_part_of_a_large_journal_is_used() {
+    const USED: usize = 1024;
+    let Some(image) = Image::make(48, &["-J", "size=16"]) else { return };
+    let (at, whole) = journal(&image);
+    assert_eq!(whole, 4096);
+    let mut volume = mount(&image);
+    assert_eq!(journal(&image), (at, USED as u32));
+    let root = volume.root();
+    let nameless = volume.create(root, b"nameless", FILE).unwrap().inode;
+    assert!(volume.unlink(root, b"nameless").unwrap().is_nameless);
+    for number in 0..700 {
+        let file = volume.create(root, format!("f{number}").as_bytes(), FILE).unwrap().inode;
+        volume.write(file, 0, b"text").unwrap();
+        volume.synchronise().unwrap();
+        if number % 100 == 99 {
+            let cut = image.copy();
+            cut.check_replayed();
+            let mut after = mount(&cut);
+            assert!(after.look_up(root, format!("f{number}").as_bytes()).unwrap().is_some(), "{number}");
+            end(after, &cut);
+            assert_eq!(journal(&cut), (at, whole));
+        }
+    }
+    let (bytes, blocks) = (image.bytes(), image.blocks_of("<8>"));
+    assert_eq!((blocks.len(), blocks[0] * 4096), (whole as usize, at));
+    let is_written = |block: &&usize| bytes[**block * 4096..][..4096].iter().any(|byte| *byte != 0);
+    let written = blocks[..USED].iter().filter(is_written).count();
+    assert!(written > USED * 9 / 10, "{written} blocks of its beginning are used");
+    assert_eq!(blocks[USED..].iter().filter(is_written).count(), 0, "blocks of the rest are used");
+    assert_eq!(volume.end_file(nameless), Ok(true));
+    end(volume, &image);
+    assert_eq!(journal(&image), (at, whole), "the volume was unmounted");
+    // A mount for reading changes nothing.
+    drop(Volume::mount(image.clone(), now, Access::Read).unwrap());
+    assert_eq!(journal(&image), (at, whole));
+}
+
+/// A volume whose state cannot begin anew goes on read-only, at whatever write the device fails.
+#[test]
+fn a_new_beginning_that_fails_leaves_a_volume_that_is_read() {
+    let Some(image) = Image::make(24, &["-N", "3000"]) else { return };
+    let mut volume = mount(&image);
+    let root = volume.root();
+    let directory = volume.make_directory(root, b"d", DIRECTORY).unwrap().inode;
+    // Blocks of other files lie between those of the directory, which gets a tree of extents.
+    let mut made = 0;
+    let grow = |volume: &mut Volume<Image>, made: &mut u32| {
+        let size = volume.attributes(directory).unwrap().size;
+        while volume.attributes(directory).unwrap().size == size {
+            let name = format!("{made}-{}", "n".repeat(200)).into_bytes();
+            let file = volume.create(directory, &name, FILE).unwrap().inode;
+            volume.write(file, 0, b"text").unwrap();
+            *made += 1;
+        }
+    };
+    while volume.attributes(directory).unwrap().size < 40 << 10 {
+        grow(&mut volume, &mut made);
+    }
+    volume.unmount().unwrap();
+    let mut failures = 0;
+    for writes in 0.. {
+        let cut = image.copy();
+        let mut volume = mount(&cut);
+        let mut made = made;
+        grow(&mut volume, &mut made);
+        cut.cut_after(writes);
+        let synchronised = volume.synchronise();
+        if cut.is_cut() && synchronised.is_err() {
+            failures += 1;
+            assert_eq!(volume.access(), Access::Read, "after {writes} writes");
+            let found = volume.look_up(root, b"d");
+            assert!(matches!(found, Ok(Some(_))), "after {writes} writes: {found:?}");
+            assert_eq!(volume.create(root, b"new", FILE), Err(Error::ReadOnly));
+            cut.copy().check_replayed();
+            let after = cut.copy();
+            end(mount(&after), &after);
+            continue;
+        }
+        assert_eq!(synchronised, Ok(()));
+        break;
+    }
+    assert!(failures > 10, "{failures} failures");
+}
+
+/// At whatever write of its unmount the power is cut, a volume is replayed by Linux and here.
+#[test]
+fn an_unmount_can_be_cut_off_at_any_write() {
+    let Some(image) = Image::make(32, &["-J", "size=8"]) else { return };
+    for writes in 0.. {
+        let cut = image.copy();
+        let mut volume = mount(&cut);
+        let root = volume.root();
+        for number in 0..20 {
+            let directory = volume.make_directory(root, format!("d{number}").as_bytes(), DIRECTORY).unwrap().inode;
+            let file = volume.create(directory, b"file", FILE).unwrap().inode;
+            volume.write(file, 0, b"text").unwrap();
+        }
+        volume.synchronise().unwrap();
+        volume.create(root, b"last", FILE).unwrap();
+        cut.cut_after(writes);
+        let unmounted = volume.unmount();
+        let is_cut = cut.is_cut();
+        drop(volume);
+        // What was written since the last flush is there or not.
+        for is_there in [false, true] {
+            let after = cut.after_the_cut(|| is_there);
+            after.copy().check_replayed();
+            let mut found = mount(&after);
+            assert!(found.look_up(root, b"d19").unwrap().is_some(), "after {writes} writes");
+            end(found, &after);
+        }
+        if unmounted.is_ok() {
+            break;
+        }
+        assert!(is_cut);
+    }
+}

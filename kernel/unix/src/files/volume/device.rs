@@ -14,7 +14,8 @@ use crate::files::disk::{Disk, Synchronisation};
 use crate::files::volume::{Desk, MountedVolume, WRITTEN_AT_A_TIME};
 
 /// Bytes that a volume takes with its caches, beside the uses of its files.
-pub(super) const MEMORY: usize = (2 << 20) + WRITTEN_AT_A_TIME * PAGE_SIZE + kernel_thread::DEEP_STACK_SIZE;
+pub(super) const MEMORY: usize =
+    (2 << 20) + ext4::MEMORY_OF_JOURNAL + WRITTEN_AT_A_TIME * PAGE_SIZE + kernel_thread::DEEP_STACK_SIZE;
 
 /// A stack on which functions wait.
 pub(super) trait WaitsOnStack {
