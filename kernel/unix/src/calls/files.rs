@@ -21,13 +21,14 @@ use crate::files::disk::Synchronisation;
 use crate::files::disk_file::DiskFile;
 use crate::files::fifo::{FifoOpening, FoundFile, Opening};
 use crate::files::file::{self, FileOperations, OpenFile};
-use crate::files::generated::Generated;
-use crate::files::mounts::{self, Arrived, Halt, Node, Opened, Path, Place};
+use crate::files::generated::{Generated, Target};
+use crate::files::mounts::{self, Arrived, Halt, Node, Opened, Path, PathOfPlace, Place};
 use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::volume::file::VolumeFile;
 use crate::files::volume::{self, VolumeAnswer, VolumeNode, VolumeRequest};
 use crate::files::{devices, disk, pipe, remains};
+use crate::process::user::UserBuffer;
 use crate::process::{Process, table, told_owners};
 use crate::scheduling::steps;
 
@@ -644,9 +645,14 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
     if call.signed(3) <= 0 {
         return Err(Errno::EINVAL);
     }
-    follow(&call, [path], Effect::Keeps, |call, [path]| {
-        let (process, place) = (call.process(), path.look_up(LastLink::Keep)?);
-        let buffer = call.buffer(2)?;
+    // The text of a link to a file is its path, which is made in several attempts if it is long.
+    let mut text = None;
+    follow(&call, [path], Effect::Keeps, move |call, [path]| {
+        let (process, buffer) = (call.process(), call.buffer(2)?);
+        if let Some(text) = &mut text {
+            return copy_link_text(process, buffer, text);
+        }
+        let place = path.look_up(LastLink::Keep)?;
         if let Node::OnVolume(node) = &place.node {
             path.stays_at(&place);
             let VolumeAnswer::Bytes(target, _) = path.ask(node.volume(), || VolumeRequest::ReadLink(node.clone()))?
@@ -663,11 +669,24 @@ pub(super) fn read_link(call: Call<'_>) -> Decoding {
         };
         let copied = match &place.node {
             Node::Stored(node) => node.read_link(copy).map_err(errno_of)?,
-            Node::Generated(entry) => copy(entry.target(process.id)?.text()),
+            Node::Generated(entry) => match entry.target(process.id)? {
+                Target::Path(target) | Target::File(_, target) => copy(&target),
+                Target::Place(place) => {
+                    return copy_link_text(process, buffer, text.insert(PathOfPlace::new(&place)));
+                }
+            },
             Node::OnVolume(_) => Err(Errno::EINVAL),
         };
         Ok(copied?)
     })
+}
+
+/// Makes a part of the text of a link to a file, and copies it to a buffer when it is complete.
+fn copy_link_text(process: &Process, buffer: UserBuffer, text: &mut PathOfPlace) -> Result<usize, Halt> {
+    let text = text.extend_link()?.ok_or(Halt::Later)?;
+    let count = text.len().min(buffer.len());
+    process.copy_out(buffer.address(), &text[..count])?;
+    Ok(count)
 }
 
 /// Performs `faccessat` and `faccessat2`: everything may be read, and written unless its file system is read-only; only
@@ -1183,7 +1202,8 @@ pub(super) fn read_directory(call: Call<'_>) -> Decoding {
     let process = call.process().clone();
     Ok(kept_steps(call.number, async move {
         let listing = file.as_kind::<VolumeFile>().ok_or(Errno::ENOTDIR)?;
-        let request = VolumeRequest::List(listing.node().clone(), listing.listed_up_to(), steps::ENTRIES);
+        let (place, exact) = listing.listed_up_to();
+        let request = VolumeRequest::List(listing.node().clone(), place, exact, steps::ENTRIES);
         let VolumeAnswer::Entries(entries) = listing.submit(&*process, request)?.answer().await? else { return Ok(0) };
         listing.write_entries(&*process, buffer, &entries)
     }))

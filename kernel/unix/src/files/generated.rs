@@ -46,19 +46,10 @@ pub(crate) const TOP: Entry = Entry { line: 0, process: 0, number: 0 };
 pub(crate) enum Target {
     /// A path.
     Path(Vec<u8>),
-    /// A file, which need not have a path any more; and the text of the link.
-    Place(Place, Vec<u8>),
+    /// A file, which need not have a path any more. The text of the link is its path ([`PathOfPlace`](crate::files::mounts::PathOfPlace)).
+    Place(Place),
     /// An open file without a place; and the text of the link.
     File(Arc<OpenFile>, Vec<u8>),
-}
-
-impl Target {
-    /// Returns the text of the link.
-    pub(crate) fn text(&self) -> &[u8] {
-        match self {
-            Target::Path(text) | Target::Place(_, text) | Target::File(_, text) => text,
-        }
-    }
 }
 
 /// The names and the contents of generated files. `caller` is the number of the process that looks.
@@ -272,13 +263,13 @@ pub(crate) fn walk(base: Entry, path: &[u8], before: usize, last: LastComponent,
             }
             Target::File(file, _) if is_last => return Ok(Walked::File(file)),
             Target::File(..) => return Err(Errno::ENOTDIR),
-            Target::Place(place, _) if is_last && place.node.kind() != FileKind::Directory => {
+            Target::Place(place) if is_last && place.node.kind() != FileKind::Directory => {
                 return match has_slash {
                     true => Err(Errno::ENOTDIR),
                     false => Ok(Walked::Away { from: Some(place), rest: Vec::new(), links }),
                 };
             }
-            Target::Place(place, _) => {
+            Target::Place(place) => {
                 rest.splice(0..0, *b".");
                 return Ok(Walked::Away { from: Some(place), rest, links });
             }

@@ -529,11 +529,9 @@ impl Place {
 
     /// Returns the same, made in steps for a process.
     pub(crate) async fn path_in_steps<P: Ends + Sync>(&self, payer: &P) -> Result<Vec<u8>, Errno> {
-        /// Directories of a step.
-        const DIRECTORIES: usize = 128;
         let mut making = PathOfPlace::new(self);
         loop {
-            if let Some(path) = making.step(DIRECTORIES)? {
+            if let Some(path) = making.step(DIRECTORIES_OF_A_STEP)? {
                 return Ok(path);
             }
             steps::pause(payer).await;
@@ -541,8 +539,11 @@ impl Place {
     }
 }
 
+/// Directories of a path that are looked at in a step.
+const DIRECTORIES_OF_A_STEP: usize = 128;
+
 /// The path of a place that is being made, from its end.
-struct PathOfPlace {
+pub(crate) struct PathOfPlace {
     path: Vec<u8>,
     place: Place,
     /// The part in the present file system, in memory or on a disk.
@@ -551,7 +552,8 @@ struct PathOfPlace {
 }
 
 impl PathOfPlace {
-    fn new(place: &Place) -> PathOfPlace {
+    /// Begins the path of a place.
+    pub(crate) fn new(place: &Place) -> PathOfPlace {
         PathOfPlace { path: Vec::new(), place: place.clone(), own: None, on_volume: None }
     }
 
@@ -561,6 +563,15 @@ impl PathOfPlace {
             if let Some(path) = self.step(usize::MAX)? {
                 return Ok(path);
             }
+        }
+    }
+
+    /// Makes a part of the text of a link to the place, and returns it when it is complete: its path, or a note that it
+    /// has lost its name.
+    pub(crate) fn extend_link(&mut self) -> Result<Option<Vec<u8>>, Errno> {
+        match self.step(DIRECTORIES_OF_A_STEP) {
+            Err(Errno::ENOENT) => copy_of(b"(deleted)").map(Some),
+            made => made,
         }
     }
 

@@ -37,7 +37,9 @@ use core::task::{Context, Poll, Waker};
 use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
-use ext4::{Access, AttributeMode, Attributes, Change, Entry, NewFile, Replacement, Stamp, Usage, Volume, kind};
+use ext4::{
+    Access, AttributeMode, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage, Volume, kind,
+};
 use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp};
 use hal_api::Machine as _;
 use memory::{Frame, MemoryObject, OutOfMemory};
@@ -68,8 +70,11 @@ use places::{Above, Released};
 const MOST_REQUESTS: usize = 4096;
 /// Number of the root directory.
 const ROOT: u32 = 2;
-/// Bytes that a use of a file takes.
-pub(crate) const MEMORY_OF_A_NODE: usize = size_of::<Inode>() + 64;
+/// Bytes that a use of a file takes, with the longest name, which a rename may give it.
+pub(crate) const MEMORY_OF_A_NODE: usize = size_of::<Inode>() + 64 + filesystem::MAX_NAME_LENGTH;
+/// Number of files without names that are on a volume, in use or not ended yet, when no other file in use loses its
+/// name. The library looks at all of them for each one that comes or goes.
+const MOST_NAMELESS: usize = 256;
 /// Number of requests that may wait for a volume when one more comes for bytes that nobody waits for yet.
 const MOST_BEFORE_READ_AHEAD: usize = 64;
 /// Pages that are read ahead of the kernel, which loads a program.
@@ -122,8 +127,8 @@ pub(crate) enum VolumeRequest {
     Truncate(VolumeNode, u64),
     /// Change attributes.
     Change(VolumeNode, Change),
-    /// List names from a place on.
-    List(VolumeNode, u64, usize),
+    /// List names from a place on, which may be known exactly.
+    List(VolumeNode, u64, Option<ListingPlace>, usize),
     /// Give a file an extended attribute.
     SetAttribute { node: VolumeNode, name: Vec<u8>, value: Vec<u8>, mode: AttributeMode },
     /// Read an extended attribute.
@@ -384,6 +389,11 @@ impl MountedVolume {
         account: &Arc<Account>,
         payer: u32,
     ) -> Result<VolumeSubmission, Errno> {
+        let has_disk = |other: Arc<MountedVolume>| core::ptr::eq(other.disk, disk);
+        // Also for a process that could not pay for another one.
+        if all().into_iter().any(has_disk) {
+            return Err(Errno::EBUSY);
+        }
         let charge = account.charge(Resource::Memory, size_of::<MountedVolume>() + device::MEMORY + names::MEMORY)?;
         let volume = Arc::new(MountedVolume {
             disk,
@@ -408,7 +418,7 @@ impl MountedVolume {
         {
             let mut volumes = VOLUMES.lock();
             volumes.retain(|other| other.strong_count() > 0);
-            if volumes.iter().filter_map(Weak::upgrade).any(|other| core::ptr::eq(other.disk, disk)) {
+            if volumes.iter().filter_map(Weak::upgrade).any(has_disk) {
                 return Err(Errno::EBUSY);
             }
             volumes.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
@@ -528,11 +538,10 @@ impl MountedVolume {
             core::mem::take(&mut queue.jobs)
         };
         self.close_released();
+        // At the end of the machine files are in use, and may have been changed since everything was written.
+        let is_in_use = !self.inodes.lock().is_empty();
         for job in late {
-            job.reply(match job.request {
-                VolumeRequest::Unmount | VolumeRequest::Synchronise(_) => Ok(VolumeAnswer::Done),
-                _ => Err(Errno::EIO),
-            });
+            job.reply(late_answer(&job.request, is_in_use));
         }
     }
 
@@ -662,6 +671,8 @@ struct Desk<'a, W: WaitsOnStack> {
     endings: Vec<u32>,
     /// The one whose end is under way.
     ending: Option<u32>,
+    /// Number of files without names on the volume.
+    nameless: usize,
     /// Requests to have changes last. They are done one after the other, in steps between those of others.
     waiting: VecDeque<Job>,
     /// The file and the page with which the first of them goes on.
@@ -721,6 +732,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             shared,
             endings: Vec::new(),
             ending: None,
+            nameless: 0,
             waiting: VecDeque::new(),
             synchronised_up_to: (0, 0),
             written_up_to: None,
@@ -827,6 +839,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 volume.link(file.number(), directory.number(), name).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
             VolumeRequest::Remove { directory, name, is_directory: false } => {
+                let found = self.found_at(directory, name)?;
+                self.admit_nameless(found, &job.request)?;
+                let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
                 let gone = volume.unlink(directory.number(), name).map_err(errno_of)?;
                 if let Some(used) = shared.used(gone.inode) {
                     used.leave_place(directory, name);
@@ -835,7 +850,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Remove { directory, name, is_directory: true } => {
-                let used = self.found_at(directory, name)?.and_then(|found| shared.used(found.inode));
+                let found = self.found_at(directory, name)?;
+                self.admit_nameless(found, &job.request)?;
+                let used = found.and_then(|found| shared.used(found.inode));
                 let _moving = self.move_directory(used.as_ref())?;
                 let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
                 let nameless = volume.remove_directory(directory.number(), name).map_err(errno_of)?;
@@ -861,8 +878,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 }
                 volume.set_attributes(node.number(), *change).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
-            VolumeRequest::List(directory, place, most) => {
-                volume.list(directory.number(), *place, *most).map(VolumeAnswer::Entries).map_err(errno_of)
+            VolumeRequest::List(directory, place, exact, most) => {
+                let listed = match exact {
+                    Some(exact) => volume.list_from(directory.number(), *exact, *most),
+                    None => volume.list(directory.number(), *place, *most),
+                };
+                listed.map(VolumeAnswer::Entries).map_err(errno_of)
             }
             VolumeRequest::SetAttribute { node, name, value, mode } => {
                 let set = volume.set_extended_attribute(node.number(), name, value, *mode);
@@ -898,6 +919,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     ) -> Result<(), Errno> {
         let [from, to] = places;
         let found = [self.found_at(&from.0, &from.1)?, self.found_at(&to.0, &to.1)?];
+        if replacement == Replacement::Replace {
+            self.admit_nameless(found[1], request)?;
+        }
         let used = found.map(|found| found.and_then(|found| self.shared.used(found.inode)));
         let moving = [self.move_directory(used[0].as_ref()), self.move_directory(used[1].as_ref())];
         if moving.iter().any(Result::is_err) {
@@ -1088,9 +1112,33 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
     }
 
+    /// Makes room for one more file without a name, if this one may lose its last name. `ENOSPC` if it is in use and
+    /// too many others that are in use have none.
+    fn admit_nameless(&mut self, found: Option<Attributes>, request: &VolumeRequest) -> Result<(), Errno> {
+        let loses_its_last = |found: &Attributes| found.links <= 1 || found.is(kind::DIRECTORY);
+        let Some(found) = found.filter(loses_its_last) else { return Ok(()) };
+        while self.nameless >= MOST_NAMELESS {
+            if self.shared.has_released() {
+                self.shared.end_released();
+            } else if self.has_endings() || !self.shared.nameless.lock().is_empty() {
+                self.end_some();
+            } else {
+                // The name that is known and changes that wait are uses that end with the file's name.
+                self.look_at_names(request);
+                let used = self.shared.used(found.inode);
+                let own = 1 + usize::from(self.shared.changed.lock().files.get(found.inode.into()).is_some());
+                let is_in_use = used.is_some_and(|used| Arc::strong_count(&used) > own);
+                return if is_in_use { Err(Errno::ENOSPC) } else { Ok(()) };
+            }
+            self.pause();
+        }
+        Ok(())
+    }
+
     /// Notes that a file has lost its last name by a request.
     fn lost_its_name(&mut self, nameless: Option<u32>, request: &VolumeRequest) {
         let Some(inode) = nameless else { return };
+        self.nameless += 1;
         // The name that is known is a use of the file.
         self.look_at_names(request);
         // Another directory may get its number.
@@ -1118,8 +1166,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let next = self.ending.take().or_else(|| self.endings.pop());
         let Some(inode) = next.or_else(|| self.shared.nameless.lock().pop()) else { return };
         let Some(volume) = self.volume.as_mut() else { return };
-        if volume.end_file(inode) == Ok(false) {
-            self.ending = Some(inode);
+        match volume.end_file(inode) {
+            Ok(false) => self.ending = Some(inode),
+            Ok(true) => self.nameless = self.nameless.saturating_sub(1),
+            // It stays in the list of the volume.
+            Err(_) => {}
         }
         if let Ok(usage) = volume.usage() {
             *self.shared.usage.lock() = usage;
@@ -1434,7 +1485,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         self.shared.failures.fetch_add(1, Ordering::Relaxed);
         self.forget_names(None);
         // Files without names have them again, or are not there.
-        (self.ending, self.endings) = (None, Vec::new());
+        (self.ending, self.endings, self.nameless) = (None, Vec::new(), 0);
         self.shared.nameless.lock().clear();
         let mut from = 0;
         loop {
@@ -1657,9 +1708,8 @@ impl VolumeNode {
         }
         account.admit()?;
         let above = found_at.map(|(directory, name)| Above::new(directory, name)).transpose()?;
-        let memory = MEMORY_OF_A_NODE + found_at.map_or(0, |(_, name)| name.len());
         let is_free = volume.inodes.lock().len() < names::MOST;
-        let charge = if is_free { None } else { Some(account.charge(Resource::Memory, memory)?) };
+        let charge = if is_free { None } else { Some(account.charge(Resource::Memory, MEMORY_OF_A_NODE)?) };
         let inode = Arc::new(Inode {
             volume: volume.clone(),
             number: attributes.inode,
@@ -1975,6 +2025,16 @@ fn errno_of_attribute(error: ext4::Error) -> Errno {
     }
 }
 
+/// Returns the answer to a request that has come after the end of its volume, of which files may be in use.
+fn late_answer(request: &VolumeRequest, is_in_use: bool) -> Result<VolumeAnswer, Errno> {
+    match request {
+        VolumeRequest::Unmount => Ok(VolumeAnswer::Done),
+        // What was changed before the end lasts.
+        VolumeRequest::Synchronise(None) if !is_in_use => Ok(VolumeAnswer::Done),
+        _ => Err(Errno::EIO),
+    }
+}
+
 /// Spawns the coroutine of a volume.
 fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     executor::spawn_for_kernel(Priority::DEFAULT, work);
@@ -2093,6 +2153,67 @@ pub(crate) mod tests {
             assert_eq!(of_names(program, SystemCall::Unlink, &["d/c"], 0), Err(Errno::EROFS));
             assert_eq!(unmount(program), Ok(0));
             assert_eq!(all().len(), 0);
+        });
+    }
+
+    /// Files in use that lose their last names have a limit, because the library looks at all of them each time. Others
+    /// are removed all the same.
+    #[test]
+    fn files_without_names_are_limited() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let unlink = |program: &mut Program, name: &str| of_names(program, SystemCall::Unlink, &[name], 0);
+            let mut files = Vec::new();
+            for number in 0..MOST_NAMELESS {
+                let name = format!("n{number}");
+                files.push(open(program, &name, open::CREAT | open::RDWR).unwrap());
+                assert_eq!(unlink(program, &name), Ok(0), "{number}");
+            }
+            let last = open(program, "last", open::CREAT | open::RDWR).unwrap();
+            assert_eq!(unlink(program, "last"), Err(Errno::ENOSPC));
+            assert_eq!(of_names(program, SystemCall::MakeDirectory, &["d"], 0o755), Ok(0));
+            for name in ["other", "another"] {
+                let other = open(program, name, open::CREAT | open::RDWR).unwrap();
+                program.call(SystemCall::Close, [other]).unwrap();
+            }
+            assert_eq!(of_names(program, SystemCall::Rename, &["other", "last"], 0), Err(Errno::ENOSPC));
+            assert_eq!(unlink(program, "other"), Ok(0), "nobody uses it");
+            assert_eq!(of_names(program, SystemCall::Unlink, &["d"], AT_REMOVEDIR as usize), Ok(0));
+            // A name of two can go.
+            assert_eq!(
+                {
+                    let paths = ["last", "second"].map(|name| text(program, &format!("/tmp/volume/{name}")));
+                    program.call(SystemCall::Link, [HERE, paths[0], HERE, paths[1], 0])
+                },
+                Ok(0)
+            );
+            assert_eq!(unlink(program, "second"), Ok(0));
+            program.call(SystemCall::Close, [files.pop().unwrap()]).unwrap();
+            assert_eq!(of_names(program, SystemCall::Rename, &["another", "last"], 0), Ok(0), "there is room");
+            for file in files.into_iter().chain([last]) {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    /// Only what lasts is acknowledged after the end of a volume.
+    #[test]
+    fn late_requests_are_answered_as_it_is() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let volume = all().pop().unwrap();
+            let root = VolumeNode(volume.used(ROOT).unwrap());
+            for is_in_use in [false, true] {
+                let answer = |request| late_answer(&request, is_in_use).map(drop);
+                assert_eq!(answer(VolumeRequest::Unmount), Ok(()));
+                assert_eq!(answer(VolumeRequest::Synchronise(Some(root.clone()))), Err(Errno::EIO));
+                let all = if is_in_use { Err(Errno::EIO) } else { Ok(()) };
+                assert_eq!(answer(VolumeRequest::Synchronise(None)), all);
+                assert_eq!(answer(VolumeRequest::ReadLink(root.clone())), Err(Errno::EIO));
+            }
+            drop((root, volume));
+            assert_eq!(unmount(program), Ok(0));
         });
     }
 

@@ -255,19 +255,12 @@ impl Source for Processes {
     fn target(&self, entry: Entry, caller: u32) -> Result<Target, Errno> {
         match line_of(entry).contents {
             Contents::Link(text) => Ok(Target::Path(text(caller).into_bytes())),
-            Contents::PlaceOf(place) => {
-                let place = place(&*process_of(entry)?)?;
-                let text = place_text(&place)?;
-                Ok(Target::Place(place, text))
-            }
+            Contents::PlaceOf(place) => place(&*process_of(entry)?).map(Target::Place),
             Contents::Descriptor => {
                 let file = process_of(entry)?.descriptors.lock().get(entry.number as usize).cloned();
                 let file = file.map_err(|_| Errno::ENOENT)?;
                 match file.object().place() {
-                    Some(place) => {
-                        let text = place_text(&place)?;
-                        Ok(Target::Place(place, text))
-                    }
+                    Some(place) => Ok(Target::Place(place)),
                     None => {
                         let text = object_text(&file);
                         Ok(Target::File(file, text.into_bytes()))
@@ -303,14 +296,6 @@ impl Source for Processes {
             Contents::TextOfThread(make) => make(&*thread::living(&*process_of(entry)?, entry.number as usize)?),
             _ => Err(Errno::EINVAL),
         }
-    }
-}
-
-/// Returns the text of a link to a place: its path, with a note if it has lost its name.
-fn place_text(place: &Place) -> Result<Vec<u8>, Errno> {
-    match place.path() {
-        Err(Errno::ENOENT) => Ok(b"(deleted)".to_vec()),
-        path => path,
     }
 }
 

@@ -9,7 +9,7 @@ use abi_unix::Errno;
 use abi_unix::types::{self, Status, open};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use ext4::{Entry, kind};
+use ext4::{Entry, ListingPlace, kind};
 use filesystem::Access;
 use memory::space::Sharing;
 use spin::Mutex;
@@ -80,6 +80,8 @@ struct VolumeTransfer {
 #[derive(Default)]
 struct Stage {
     position: u64,
+    /// The place of a listing that has come to the position of this number.
+    listed: Option<(u64, ListingPlace)>,
     appends: bool,
     transfer: Option<VolumeTransfer>,
     waiters: Waiters,
@@ -185,9 +187,11 @@ impl VolumeFile {
         Ok(())
     }
 
-    /// Returns the place of the listing.
-    pub(crate) fn listed_up_to(&self) -> u64 {
-        self.stage.lock().position
+    /// Returns the place of the listing, exactly unless a program has chosen it.
+    pub(crate) fn listed_up_to(&self) -> (u64, Option<ListingPlace>) {
+        let stage = self.stage.lock();
+        let exact = stage.listed.filter(|(position, _)| *position == stage.position);
+        (stage.position, exact.map(|(_, place)| place))
     }
 
     /// Writes names that were listed from a place on to a buffer, and moves the place behind those that fit. `EINVAL`
@@ -213,7 +217,8 @@ impl VolumeFile {
                 Err(_) => break,
             }
             done += record.bytes().len();
-            self.stage.lock().position = entry.next;
+            let mut stage = self.stage.lock();
+            (stage.position, stage.listed) = (entry.next, Some((entry.next, entry.after)));
         }
         Ok(done)
     }
@@ -446,6 +451,9 @@ impl FileOperations for VolumeFile {
             _ => return Err(Errno::EINVAL),
         };
         let to = from.checked_add_signed(offset).filter(|to| *to <= i64::MAX as u64).ok_or(Errno::EINVAL)?;
+        if whence != types::SEEK_CUR || offset != 0 {
+            stage.listed = None;
+        }
         stage.position = to;
         Ok(to as usize)
     }
@@ -501,6 +509,41 @@ mod tests {
     use crate::testing::Program;
 
     const CREATED: u32 = types::open::CREAT | types::open::RDWR;
+
+    /// A listing goes on from where it was, exactly: the number of the place may be that of several names. After a seek
+    /// the number alone counts.
+    #[test]
+    fn a_listing_goes_on_exactly() {
+        with_volume(|program| {
+            const ROOM_FOR_ONE: usize = 32;
+            assert_eq!(mount(program, 0), Ok(0));
+            for number in 0..4 {
+                let file = open(program, &std::format!("f{number}"), CREATED).unwrap();
+                program.close(file).unwrap();
+            }
+            let listing = open(program, "", 0).unwrap();
+            let file = program.process().descriptors.lock().get(listing).unwrap().clone();
+            let listed = file.as_kind::<VolumeFile>().unwrap();
+            assert_eq!(listed.listed_up_to(), (0, None));
+            let buffer = program.place(ROOM_FOR_ONE);
+            assert!(program.call(SystemCall::ReadDirectory, [listing, buffer, ROOM_FOR_ONE]).is_ok());
+            let (place, exact) = listed.listed_up_to();
+            assert!(exact.is_some());
+            assert_eq!(program.call(SystemCall::Seek, [listing, 0, types::SEEK_CUR as usize]), Ok(place as usize));
+            assert_eq!(listed.listed_up_to(), (place, exact));
+            let mut names = 1;
+            while program.call(SystemCall::ReadDirectory, [listing, buffer, ROOM_FOR_ONE]).unwrap() > 0 {
+                names += 1;
+            }
+            assert_eq!(names, 4 + [".", "..", "lost+found"].len());
+            let set = [listing, place as usize, types::SEEK_SET as usize];
+            assert_eq!(program.call(SystemCall::Seek, set), Ok(place as usize));
+            assert_eq!(listed.listed_up_to(), (place, None));
+            drop(file);
+            program.close(listing).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -721,27 +764,6 @@ mod tests {
             for file in [reader, file, more] {
                 program.call(SystemCall::Close, [file]).unwrap();
             }
-            assert_eq!(unmount(program), Ok(0));
-        });
-    }
-
-    /// Programs copy through a buffer then.
-    #[test]
-    fn ranges_of_files_are_not_copied_by_the_kernel() {
-        with_volume(|program| {
-            assert_eq!(mount(program, 0), Ok(0));
-            let files = ["from", "to"].map(|name| open(program, name, CREATED).unwrap());
-            let copy = |program: &mut Program, [from, to]: [usize; 2]| {
-                program.call(SystemCall::CopyFileRange, [from, 0, to, 0, 10, 0])
-            };
-            let in_memory = program.create(b"/tmp/copy\0", types::open::RDWR);
-            for pair in [files, [files[0], in_memory], [in_memory, files[1]]] {
-                assert_eq!(copy(program, pair), Err(Errno::EXDEV));
-            }
-            for file in [files[0], files[1], in_memory] {
-                program.call(SystemCall::Close, [file]).unwrap();
-            }
-            program.remove(b"/tmp/copy\0");
             assert_eq!(unmount(program), Ok(0));
         });
     }

@@ -225,15 +225,20 @@ impl<W: WaitsOnStack> Desk<'_, W> {
             return None;
         }
         let above = self.volume.as_mut()?.look_up(directory.number, b"..").ok()??;
-        let mut place = 0;
+        let (mut place, mut exact) = (0, None);
         loop {
-            let entries = self.volume.as_mut()?.list(above.inode, place, ENTRIES_AT_A_TIME).map_err(errno_of).ok()?;
-            let next = entries.last()?.next;
+            let volume = self.volume.as_mut()?;
+            let entries = match exact {
+                Some(exact) => volume.list_from(above.inode, exact, ENTRIES_AT_A_TIME),
+                None => volume.list(above.inode, place, ENTRIES_AT_A_TIME),
+            };
+            let entries = entries.map_err(errno_of).ok()?;
+            let (next, after) = entries.last().map(|last| (last.next, last.after))?;
             // A directory that is damaged could lead back.
-            if next <= place {
+            if next < place || exact == Some(after) {
                 return None;
             }
-            place = next;
+            (place, exact) = (next, Some(after));
             let is_meant = |entry: &Entry| entry.inode == directory.number && entry.name != b"." && entry.name != b"..";
             if let Some(found) = entries.into_iter().find(is_meant) {
                 return Some((above, found.name));
@@ -254,7 +259,8 @@ pub(crate) struct PathOnVolume {
 }
 
 impl PathOnVolume {
-    /// Number of times that a path is begun anew because something was moved meanwhile. Then it is made at once.
+    /// Number of times that a path is begun anew because something was moved meanwhile. Then each of its names is that
+    /// of the moment at which it was looked at.
     const MOST_BEGINNINGS: usize = 8;
 
     /// Begins the path of a file.
@@ -266,12 +272,14 @@ impl PathOnVolume {
     /// empty for the root. `ENOENT` if the file has no name there, `ENAMETOOLONG` if it is deeper than a path can say.
     pub(crate) fn extend(&mut self, directories: usize) -> Result<Option<Vec<u8>>, Errno> {
         let moves = self.file.volume().moves.load(Ordering::Acquire);
-        if self.at.as_ref().is_none_or(|(_, seen)| *seen != moves) {
+        let is_as_begun = self.at.as_ref().is_some_and(|(_, seen)| *seen == moves);
+        if self.at.is_none() || !is_as_begun && self.beginnings <= PathOnVolume::MOST_BEGINNINGS {
             self.path.clear();
-            self.at = Some((self.file.0.clone(), moves));
+            if let Some((here, _)) = self.at.replace((self.file.0.clone(), moves)) {
+                self.file.volume().release(here);
+            }
             self.beginnings += 1;
         }
-        let directories = if self.beginnings > PathOnVolume::MOST_BEGINNINGS { usize::MAX } else { directories };
         for _ in 0..directories {
             let Some((here, seen)) = &mut self.at else { break };
             if here.number == ROOT {
@@ -316,10 +324,12 @@ mod tests {
     use std::format;
     use std::string::String;
 
+    use abi_unix::SystemCall;
     use abi_unix::types::mounting::removal;
     use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, open as how};
-    use abi_unix::{Errno, SystemCall};
 
+    use super::*;
+    use crate::files::mounts::Node;
     use crate::files::volume::tests::{mount, open, text, unmount, with_volume};
     use crate::testing::Program;
 
@@ -427,6 +437,41 @@ mod tests {
         });
     }
 
+    /// A path comes to its end in steps, whatever is moved meanwhile.
+    #[test]
+    fn a_path_is_made_in_steps_among_moves() {
+        with_volume(|program| {
+            const DEPTH: usize = 20;
+            assert_eq!(mount(program, 0), Ok(0));
+            change_directory(program, "/tmp/volume");
+            for _ in 0..DEPTH {
+                make_directory(program, "d");
+                change_directory(program, "d");
+            }
+            let place = program.process().directory.lock().clone();
+            let Node::OnVolume(node) = &place.node else { panic!("a directory of a volume") };
+            let mut making = PathOnVolume::new(node);
+            let mut steps = 0;
+            let path = loop {
+                node.volume().moves.fetch_add(1, Ordering::Relaxed);
+                steps += 1;
+                match making.extend(1).unwrap() {
+                    Some(path) => break path,
+                    None => assert!(steps < 10 * DEPTH, "it comes to no end"),
+                }
+            };
+            assert_eq!(path, b"/d".repeat(DEPTH));
+            assert!(steps > DEPTH, "{steps} steps of one directory each");
+            drop((making, place));
+            change_directory(program, "/");
+            for depth in (0..DEPTH).rev() {
+                let path = format!("/tmp/volume{}", "/d".repeat(depth + 1));
+                assert_eq!(on_path(program, SystemCall::Unlink, &path, AT_REMOVEDIR as usize), Ok(0));
+            }
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
     /// The path of a deep directory is made and let go in steps, and one that is too deep has none.
     #[test]
     fn deep_directories_have_paths() {
@@ -446,6 +491,12 @@ mod tests {
                     assert_eq!(working_directory(program).as_deref(), expected.as_ref().map(|path| *path));
                 }
             }
+            assert_eq!(working_directory(program), Err(Errno::ENAMETOOLONG));
+            // The link has no text, and leads there all the same.
+            let (shown, place) = (text(program, "/proc/self/cwd"), program.place(4096));
+            let read = program.call(SystemCall::ReadLink, [HERE, shown, place, 4096]);
+            assert_eq!(read, Err(Errno::ENAMETOOLONG));
+            change_directory(program, "/proc/self/cwd");
             assert_eq!(working_directory(program), Err(Errno::ENAMETOOLONG));
             for depth in (0..DEPTH).rev() {
                 change_directory(program, "..");
