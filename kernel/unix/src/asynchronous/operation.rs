@@ -421,6 +421,7 @@ impl Operation {
             Operation::Messages(batch) => !batch.must_be_completed(),
             Operation::Open(opening) => opening.waits(),
             Operation::Relay(relay) => !relay.output().never_waits(),
+            Operation::Splice(splice) => !splice.holds(),
             _ => true,
         }
     }
@@ -451,7 +452,7 @@ impl Operation {
             | Operation::Control { file, .. } => file.object().forget_writer(waker),
             Operation::VectorAt(transfer) if transfer.writes => transfer.file.object().forget_writer(waker),
             Operation::VectorAt(transfer) => transfer.file.object().forget_reader(waker),
-            Operation::Relay(relay) => relay.output().object().forget_writer(waker),
+            Operation::Relay(relay) => relay.forget(waker),
             Operation::Splice(splice) => splice.forget(waker),
             Operation::SendMessage(sending) => sending.file().object().forget_writer(waker),
             Operation::ReceiveMessage(receiving) => receiving.file().object().forget_reader(waker),

@@ -2,7 +2,8 @@
 //!
 //! A relay reads a piece of the input at a place and writes it to the output, again and again. Both files are called as
 //! for a program, whose memory is the piece ([`Gathered`]): so every kind of output will do, and no kind knows of this.
-//! Bytes that the output does not take are read again: only numbers are kept between two steps.
+//! Bytes that the output does not take are read again. Only those of a write that waits for a disk are kept until it is
+//! done, because the disk may have them already.
 //!
 //! Rejected: pages of the input that the output keeps. Only sockets could gain by it, and theirs copy.
 
@@ -49,6 +50,10 @@ pub(crate) struct Relay {
     pub(super) length: usize,
     pub(super) done: usize,
     pub(super) piece: Gathered,
+    /// Bytes of the piece that were read and are being written.
+    held: usize,
+    /// It is the output that was waited for last.
+    is_full: bool,
 }
 
 impl Relay {
@@ -62,7 +67,7 @@ impl Relay {
     ) -> Result<Relay, Errno> {
         let length = length.min(LARGEST_TRANSFER);
         let piece = Gathered::new(account, length.min(PIECE))?;
-        Ok(Relay { call, input, output, from, to, length, done: 0, piece })
+        Ok(Relay { call, input, output, from, to, length, done: 0, piece, held: 0, is_full: false })
     }
 
     /// Returns the call.
@@ -80,8 +85,24 @@ impl Relay {
         self.done
     }
 
-    /// Moves bytes until all were, or the input ends. `EAGAIN` instead of waiting if the output does not wait.
+    /// Takes back the registrations of [`poll`](Self::poll).
+    pub(crate) fn forget(&self, waker: &Waker) {
+        self.input.object().forget_reader(waker);
+        self.output.object().forget_writer(waker);
+    }
+
+    /// Moves bytes until all were, or the input ends. `EAGAIN` instead of waiting if the output does not wait; a disk is
+    /// waited for.
     pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
+        let attempt = self.attempt(caller, waker);
+        // A file of a volume may still have the waker, if the other one has failed.
+        if let (Poll::Ready(Err(_)), Some(waker)) = (attempt, waker) {
+            self.forget(waker);
+        }
+        attempt
+    }
+
+    fn attempt(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
         // The first step was the attempt in place.
         if self.done > 0 && waker.is_some() && steps::must_pause(caller, waker) {
             return Poll::Pending;
@@ -94,7 +115,7 @@ impl Relay {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) if self.done == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(_)) => break,
-                Poll::Pending if self.output.is_non_blocking() && !self.output.never_waits() => {
+                Poll::Pending if self.is_full && self.output.is_non_blocking() && !self.output.never_waits() => {
                     if let Some(waker) = waker {
                         self.output.object().forget_writer(waker);
                     }
@@ -115,22 +136,36 @@ impl Relay {
     fn step(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
         let (from, to) = (self.from.of(&self.input)?, self.to);
         self.piece.fill();
+        self.is_full = false;
         let (memory, buffer) = self.piece.caller(caller);
-        let wanted = UserBuffer::of_kernel(buffer.len().min(self.length - self.done));
-        let count = self.input.object().read_at(&memory, wanted, from)?;
-        let read = UserBuffer::of_kernel(count);
-        let (mut moved, mut has_room) = (0, true);
-        match to {
-            _ if count == 0 => return Poll::Ready(Ok(())),
-            RelayPlace::Kept(place, _) => moved = self.output.object().write_at(&memory, read, place)?,
-            RelayPlace::Position => match self.output.write(&memory, &[read], &mut moved, waker) {
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => has_room = false,
-            },
+        if self.held == 0 {
+            let wanted = UserBuffer::of_kernel(buffer.len().min(self.length - self.done));
+            match self.input.object().poll_read_at(&memory, wanted, from, waker) {
+                Poll::Ready(count) => self.held = count?,
+                Poll::Pending => return Poll::Pending,
+            }
         }
-        self.advance(caller, from, moved)?;
-        if has_room { Poll::Ready(Ok(())) } else { Poll::Pending }
+        let read = UserBuffer::of_kernel(self.held);
+        let mut moved = 0;
+        let written = match to {
+            _ if self.held == 0 => return Poll::Ready(Ok(())),
+            RelayPlace::Kept(place, _) => self.output.object().poll_write_at(&memory, read, place, waker),
+            RelayPlace::Position => self.output.write(&memory, &[read], &mut moved, waker),
+        };
+        match written {
+            Poll::Ready(Ok(count)) => moved = count,
+            Poll::Ready(Err(error)) => {
+                self.held = 0;
+                return Poll::Ready(Err(error));
+            }
+            Poll::Pending => self.is_full = true,
+        }
+        // A write that waits is one of these bytes as long as none of them was taken.
+        if !self.is_full || moved > 0 {
+            self.held = 0;
+            self.advance(caller, from, moved)?;
+        }
+        if self.is_full { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
     /// Records that bytes were moved, for the program too.
@@ -154,6 +189,7 @@ mod tests {
     use abi_unix::types::open;
 
     use super::*;
+    use crate::files::volume::tests::{mount, open as open_on_volume, unmount, with_volume};
     use crate::testing::{Program, run};
 
     fn contents(length: usize) -> Vec<u8> {
@@ -238,6 +274,65 @@ mod tests {
             assert_eq!(program.read(found, 3000), bytes[100..3100]);
             program.remove(b"/tmp/input\0");
             program.remove(b"/tmp/output\0");
+        });
+    }
+
+    /// Files of volumes are read and written as others, whether their pages are in memory or not.
+    #[test]
+    fn files_of_volumes_are_relayed() {
+        with_volume(|program| {
+            let bytes = contents(16_000);
+            let write_at = |program: &mut Program, file, at: usize| {
+                for (number, part) in bytes.chunks(4_000).enumerate() {
+                    let data = program.store(part);
+                    let place = at + number * 4_000;
+                    assert_eq!(program.call(SystemCall::WriteAt, [file, data, part.len(), place]), Ok(part.len()));
+                }
+            };
+            let found = program.place(4_000);
+            let check = |program: &mut Program, file, at: usize| {
+                for (number, part) in bytes.chunks(4_000).enumerate() {
+                    let place = at + number * 4_000;
+                    assert_eq!(program.call(SystemCall::ReadAt, [file, found, 4_000, place]), Ok(4_000));
+                    assert!(program.read(found, 4_000) == part, "from {place} on");
+                }
+            };
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open_on_volume(program, "file", open::CREAT | open::RDWR).unwrap();
+            write_at(program, file, 0);
+            program.close(file).unwrap();
+            // Nothing of it is in memory then.
+            assert_eq!(unmount(program), Ok(0));
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open_on_volume(program, "file", open::RDWR).unwrap();
+            let stored = program.create(b"/tmp/stored\0", open::RDWR);
+            let other = open_on_volume(program, "other", open::CREAT | open::RDWR).unwrap();
+            assert_eq!(send(program, stored, file, 0, 32_000), Ok(16_000));
+            check(program, stored, 0);
+            assert_eq!(program.call(SystemCall::Seek, [file, 0, 1]), Ok(16_000));
+            let zero = |program: &mut Program| program.store(&0u64.to_le_bytes());
+            let from = zero(program);
+            assert_eq!(send(program, other, stored, from, 16_000), Ok(16_000));
+            check(program, other, 0);
+            // From one volume's file to another, and within one.
+            let places = program.store(&[0u64.to_le_bytes(), 16_000u64.to_le_bytes()].concat());
+            let copy = [file, places, other, places + 8, 16_000, 0];
+            assert_eq!(program.call(SystemCall::CopyFileRange, copy), Ok(16_000));
+            check(program, other, 16_000);
+            let places = program.store(&[0u64.to_le_bytes(), 48_000u64.to_le_bytes()].concat());
+            let copy = [file, places, file, places + 8, 16_000, 0];
+            assert_eq!(program.call(SystemCall::CopyFileRange, copy), Ok(16_000));
+            check(program, file, 48_000);
+            let (reader, writer) = program.pipe(open::NONBLOCK);
+            let from = zero(program);
+            assert_eq!(send(program, writer, file, from, 16_000), Ok(16_000));
+            assert_eq!(program.read_u64(from), 16_000);
+            assert_eq!(program.read_from(reader, 16_000).unwrap(), bytes);
+            for file in [file, stored, other, reader, writer] {
+                program.close(file).unwrap();
+            }
+            program.remove(b"/tmp/stored\0");
+            assert_eq!(unmount(program), Ok(0));
         });
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A step copies a piece of the input to a buffer of the kernel, and from there to the output, which is called as for a
 //! program whose memory the piece is ([`Gathered`]). Bytes of a pipe stay in it until the output has taken them: it is
-//! [borrowed](Reader::borrow) meanwhile, so that no other reader sees them. Bytes of a file are read at a place, which
+//! [borrowed](Reader::borrow) meanwhile, so that no other reader sees them, also while a volume writes them. Bytes of a file are read at a place, which
 //! is moved on afterwards. Bytes of a socket or a terminal have left it when they were read, so these read into the
 //! pipe itself, as into a program's memory ([`PipeMemory`]): without room or memory for a piece, it stays where it is.
 //!
@@ -24,6 +24,7 @@ use crate::asynchronous::relay::{PIECE, Relay, RelayPlace};
 use crate::files::fifo;
 use crate::files::file::{Attempt, OpenFile};
 use crate::files::pipe::{Reader, Writer};
+use crate::files::volume::file::VolumeFile;
 use crate::process::accounts::Account;
 use crate::process::user::{Caller, UserBuffer, UserMemory};
 use crate::scheduling::steps::{self, Effort, Ends};
@@ -44,6 +45,8 @@ pub(crate) struct Splice {
     relay: Relay,
     /// The call does not wait, whatever its files say.
     must_not_wait: bool,
+    /// Bytes of a borrowed pipe that a volume is writing.
+    held: usize,
 }
 
 impl Splice {
@@ -53,7 +56,12 @@ impl Splice {
             // Bytes that stay are copied once.
             relay.length = relay.length.min(PIECE);
         }
-        Splice { relay, must_not_wait }
+        Splice { relay, must_not_wait, held: 0 }
+    }
+
+    /// Whether bytes of a pipe are being written, so that the call has to be completed.
+    pub(crate) fn holds(&self) -> bool {
+        self.held > 0
     }
 
     /// Returns the call.
@@ -115,6 +123,9 @@ impl Splice {
     /// Moves a piece; returns the number of its bytes, 0 at the end of the input.
     fn step(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
         self.relay.piece.fill();
+        if self.held > 0 {
+            return self.step_from_pipe(caller, 0, waker);
+        }
         // Nothing is taken that has no room.
         let mut wanted = PIECE.min(self.relay.length - self.relay.done);
         if let Some(sink) = sink_of(&self.relay.output) {
@@ -194,10 +205,13 @@ impl Splice {
     fn step_from_pipe(&mut self, caller: &dyn Caller, wanted: usize, waker: Option<&Waker>) -> Attempt {
         let Some(source) = source_of(&self.relay.input) else { return Poll::Ready(Err(Errno::EINVAL)) };
         let (memory, _) = self.relay.piece.caller(caller);
-        let count = match source.borrow(&memory, UserBuffer::of_kernel(wanted), waker) {
-            Poll::Ready(Ok(0)) => return Poll::Ready(Ok(0)),
-            Poll::Ready(count) => count?,
-            Poll::Pending => return waits(&self.relay.input, self.must_not_wait),
+        let count = match self.held {
+            0 => match source.borrow(&memory, UserBuffer::of_kernel(wanted), waker) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(0)),
+                Poll::Ready(count) => count?,
+                Poll::Pending => return waits(&self.relay.input, self.must_not_wait),
+            },
+            held => held,
         };
         let mut moved = 0;
         let buffer = UserBuffer::of_kernel(count);
@@ -213,6 +227,13 @@ impl Splice {
                 Poll::Pending => Ok(()),
             },
         };
+        // A volume has the bytes from when the write was submitted, for a task that waits.
+        let is_submitted = moved == 0 && outcome.is_ok() && waker.is_some();
+        if is_submitted && self.relay.output.as_kind::<VolumeFile>().is_some() {
+            self.held = count;
+            return Poll::Pending;
+        }
+        self.held = 0;
         source.give_back(if self.relay.call == SystemCall::Tee { 0 } else { moved });
         outcome?;
         if moved == 0 {
@@ -223,6 +244,16 @@ impl Splice {
             caller.copy_out(*address, &place.to_le_bytes())?;
         }
         Poll::Ready(Ok(moved))
+    }
+}
+
+impl Drop for Splice {
+    fn drop(&mut self) {
+        if self.held > 0
+            && let Some(source) = source_of(&self.relay.input)
+        {
+            source.give_back(0);
+        }
     }
 }
 
@@ -304,8 +335,9 @@ mod tests {
     use abi_unix::types::{limit, open, splicing};
 
     use super::*;
+    use crate::files::volume::tests::{mount, open as open_on_volume, unmount, with_volume};
     use crate::process::accounts::Resource;
-    use crate::testing::{Program, run};
+    use crate::testing::{DATA, Program, run};
 
     fn contents(length: usize) -> Vec<u8> {
         (0..length).map(|index| (index / 7) as u8).collect()
@@ -314,6 +346,50 @@ mod tests {
     /// Splices without places.
     fn splice(program: &mut Program, input: usize, output: usize, count: usize) -> Result<usize, Errno> {
         program.call(SystemCall::Splice, [input, 0, output, 0, count, 0])
+    }
+
+    /// A pipe's bytes are a volume's file's once, also if another reader comes while the volume writes.
+    #[test]
+    fn bytes_of_a_pipe_go_to_a_volume_once() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let (reader, writer) = program.pipe(0);
+            let file = open_on_volume(program, "file", open::CREAT | open::RDWR).unwrap();
+            program.write_to(writer, b"the first bytes").unwrap();
+            let task = program.submit(SystemCall::Splice, [reader, 0, file, 0, 100, 0], 1);
+            assert_eq!(task, None);
+            // The other reader comes before it, or gets what is not being written.
+            let read_at_once = program.submit(SystemCall::Read, [reader, DATA, 3, 0, 0, 0], 2).is_some();
+            program.write_to(writer, b"then others").unwrap();
+            let mut completions = program.await_completions();
+            while completions.len() < 2 - usize::from(read_at_once) {
+                completions.extend(program.await_completions());
+            }
+            let splice = completions.iter().find(|(identity, _)| *identity == 1);
+            let Some((_, Ok(spliced))) = splice.copied() else { panic!("{completions:?}") };
+            // An empty pipe would be waited for.
+            let rest = match spliced + 3 < b"the first bytesthen others".len() {
+                true => program.read_from(reader, 100).unwrap(),
+                false => Vec::new(),
+            };
+            let taken = program.read(DATA, 3);
+            let place = program.place(100);
+            let written = program.call(SystemCall::ReadAt, [file, place, 100, 0]).unwrap();
+            assert_eq!(written, spliced);
+            let mut found = [program.read(place, written), taken, rest];
+            if read_at_once {
+                found.swap(0, 1);
+            }
+            assert_eq!(found.concat(), b"the first bytesthen others");
+            // To a pipe again.
+            let from = program.store(&0u64.to_le_bytes());
+            assert_eq!(program.call(SystemCall::Splice, [file, from, writer, 0, 100, 0]), Ok(spliced));
+            assert_eq!(program.read_from(reader, 100).unwrap(), program.read(place, written));
+            for file in [reader, writer, file] {
+                program.close(file).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+        });
     }
 
     #[test]

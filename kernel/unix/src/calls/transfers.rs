@@ -14,7 +14,6 @@ use crate::asynchronous::splice::{Splice, sink_of, source_of};
 use crate::calls::call::{Call, Decoding, kept};
 use crate::files::file::OpenFile;
 use crate::files::gathered::MOST_BYTES;
-use crate::files::mounts::{Node, Place};
 use crate::process::Process;
 use crate::process::accounts::Resource;
 use crate::process::user::{Buffers, LARGEST_TRANSFER, UserBuffer};
@@ -246,11 +245,6 @@ pub(super) fn copy_range(call: Call<'_>) -> Decoding {
     }
     if output.flags() & open::APPEND != 0 {
         return Err(Errno::EBADF);
-    }
-    // The error with which programs copy through a buffer instead: files of volumes are not relayed.
-    if [&input, &output].iter().any(|file| matches!(file.object().place(), Some(Place { node: Node::OnVolume(_), .. })))
-    {
-        return Err(Errno::EXDEV);
     }
     let (from, to) = (place_at(&call, 1, Errno::EOVERFLOW)?, place_at(&call, 3, Errno::EOVERFLOW)?);
     let length = call.length(4);
