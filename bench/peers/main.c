@@ -59,13 +59,14 @@ const struct measurement MEASUREMENTS[] = {
 	{ "creation", measure_creation },
 	{ "programs", measure_programs },
 	{ "servers", measure_servers },
+	{ "disk", measure_disk },
 	{ NULL, NULL },
 };
 
 /* Where the kernel expects the flag for a module that is compressed; older headers lack it. */
 enum { COMPRESSED_MODULE = 4 };
 
-static void load_module(const char *path)
+void load_module(const char *path)
 {
 	int file = open(path, O_RDONLY | O_CLOEXEC);
 	/* Built into this kernel, so not in the archive. */

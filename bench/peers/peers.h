@@ -80,6 +80,10 @@ void measure_creation(int count, char **arguments);
 void measure_workers(int count, char **arguments);
 void measure_programs(int count, char **arguments);
 void measure_servers(int count, char **arguments);
+void measure_disk(int count, char **arguments);
+
+/* Loads a module of Linux, if its file is there. */
+void load_module(const char *path);
 
 /* Serves with one of the programs that Debian or Go builds, for ever. */
 void serve_program(const char *name);

@@ -73,6 +73,8 @@ pub enum BenchName {
     Peers,
     /// Unmodified programs of Linux on COPS and on Linux: processes, threads, signals, memory, files, and servers.
     LinuxPrograms,
+    /// Files of ext4 on a disk, on COPS and on Linux: cached, and waiting for the disk; and cuts of the power.
+    Disk,
     /// Experiment A: tasks that count in turn; coroutines compared with threads.
     RingCounter,
     /// Experiment B: a message through a ring of pipes; coroutines compared with threads.

@@ -10,6 +10,7 @@
 //! that an interrupted run loses only the part that was under way.
 
 mod contest;
+mod disk;
 mod latencies;
 mod matrix;
 mod network;
@@ -82,7 +83,7 @@ pub struct Experiment {
 }
 
 /// All experiments, in the order of `paper`.
-const EXPERIMENTS: [Experiment; 11] = [
+const EXPERIMENTS: [Experiment; 12] = [
     Experiment { name: BenchName::RingCounter, measure: rings::counter },
     Experiment { name: BenchName::RingPipes, measure: rings::pipes },
     Experiment { name: BenchName::Workers, measure: workers::measure },
@@ -94,6 +95,7 @@ const EXPERIMENTS: [Experiment; 11] = [
     Experiment { name: BenchName::MicroNet, measure: network::measure },
     Experiment { name: BenchName::Peers, measure: peers::measure },
     Experiment { name: BenchName::LinuxPrograms, measure: programs::measure },
+    Experiment { name: BenchName::Disk, measure: disk::measure },
 ];
 
 /// Benchmarks that are no experiments of this module and belong to the papers too.

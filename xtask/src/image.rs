@@ -36,6 +36,19 @@ pub fn tools_are_there() -> bool {
 ///
 /// There is no `mke2fs`, or it fails.
 pub fn make(image: &Path, bytes: u64, folder: Option<&Path>) -> anyhow::Result<()> {
+    make_with(image, bytes, folder, "root_owner=0:0")
+}
+
+/// Makes an image as [`make`] does, in which Linux has nothing left to do when it is mounted first.
+///
+/// # Errors
+///
+/// As of [`make`].
+pub fn make_initialised(image: &Path, bytes: u64, folder: Option<&Path>) -> anyhow::Result<()> {
+    make_with(image, bytes, folder, "root_owner=0:0,lazy_itable_init=0,lazy_journal_init=0")
+}
+
+fn make_with(image: &Path, bytes: u64, folder: Option<&Path>, options: &str) -> anyhow::Result<()> {
     let Some(mke2fs) = program("mke2fs") else {
         bail!(
             "there is no mke2fs. On Debian, run this and try again:\n    {}",
@@ -49,7 +62,7 @@ pub fn make(image: &Path, bytes: u64, folder: Option<&Path>) -> anyhow::Result<(
     file.set_len(bytes)?;
     let mut command = children::command(mke2fs);
     // Blocks of less than 4096 bytes, as of small volumes, are read only.
-    command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E", "root_owner=0:0"]);
+    command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options]);
     if let Some(folder) = folder {
         command.arg("-d").arg(folder);
     }

@@ -2,8 +2,8 @@
 //!
 //! The kernel is Debian's package for riscv64, of the first release that has this architecture. It is fetched with apt,
 //! in a private directory with a configuration of its own, so that the host is not changed; apt takes the archive that
-//! the host is configured for, and checks signatures and sums. The kernel and the four modules of the network are
-//! unpacked from it; nothing is installed. The first program is `bench/peers`, compiled for Linux by Debian's cross
+//! the host is configured for, and checks signatures and sums. The kernel and the modules of the network and of disks
+//! are unpacked from it; nothing is installed. The first program is `bench/peers`, compiled for Linux by Debian's cross
 //! compiler. Beside it are a server in Go where the host has Go, and one with tokio where it can be built.
 //!
 //! It boots under the board's own QEMU command line. The machine is the one with the PLIC: on the other one QEMU 7.2
@@ -29,8 +29,21 @@ use crate::workspace::write_if_changed;
 /// The package that names the kernel.
 const PACKAGE: &str = "linux-image-riscv64";
 
-/// Modules for the network of QEMU's `virt` machine, in the order of loading.
-const MODULES: [&str; 4] = ["failover", "net_failover", "virtio_net", "virtio_mmio"];
+/// Modules for the network and the disks of QEMU's `virt` machine, in the order of loading; as in bench/peers. Those
+/// that a kernel has built in are not in its package.
+const MODULES: [&str; 11] = [
+    "failover",
+    "net_failover",
+    "virtio_net",
+    "virtio_mmio",
+    "crc16",
+    "crc32c_generic",
+    "libcrc32c",
+    "mbcache",
+    "jbd2",
+    "ext4",
+    "virtio_blk",
+];
 
 /// The machine on which Linux and COPS are compared.
 pub const MACHINE: Variant = Variant::Plic;
@@ -108,7 +121,8 @@ impl DebianKernel {
         toolchain::ensure_on_host(&[Item::RiscvGcc, Item::RiscvLibc], &context.progress)?;
         let directory = context.workspace.products().join("linux");
         std::fs::create_dir_all(&directory)?;
-        let version_file = directory.join("version");
+        // Kernels that were fetched before have a `version`, and no modules of disks.
+        let version_file = directory.join("version-with-disks");
         let version = match std::fs::read_to_string(&version_file) {
             Ok(version) => version,
             Err(_) => {
@@ -233,10 +247,11 @@ fn fetch(context: &Context, directory: &Path) -> Result<String> {
 fn unpack(package: &Path, directory: &Path) -> Result<()> {
     let unpacked = directory.join("unpacked");
     std::fs::create_dir_all(&unpacked)?;
-    // The package is large; only the needed files are written.
+    // The package is large; only the needed files are written. tar fails for those that are not in it.
     let mut command = children::command("sh");
-    command.args(["-c", "set -e; dpkg-deb --fsys-tarfile \"$1\" | tar -x -C \"$2\" --wildcards './boot/vmlinu*' '*/failover.ko*' '*/net_failover.ko*' '*/virtio_net.ko*' '*/virtio_mmio.ko*'", "unpack"]);
-    command.arg(package).arg(&unpacked);
+    let script = r#"package="$1"; shift; dpkg-deb --fsys-tarfile "$package" | tar -x --wildcards "$@" || true"#;
+    command.current_dir(&unpacked).args(["-c", script, "unpack"]).arg(package).arg("./boot/vmlinu*");
+    command.args(MODULES.map(|module| format!("*/{module}.ko*")));
     run(command, "unpacking the kernel's package")?;
     let files = files_below(&unpacked)?;
     let named = |wanted: &dyn Fn(&str) -> bool| {

@@ -164,7 +164,7 @@ pub fn write_report(context: &Context, file: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Description of each experiment, for readers of the papers.
-const ABOUT: [(&str, &str); 13] = [
+const ABOUT: [(&str, &str); 14] = [
     (
         "matrix-models",
         "A server multiplies matrices for its clients; each connection has three stages: receive, multiply, send. The \
@@ -215,6 +215,10 @@ const ABOUT: [(&str, &str); 13] = [
     (
         "linux-programs",
         "Programs that were built for Linux, among them redis and nginx, unmodified on COPS and on Linux.",
+    ),
+    (
+        "disk",
+        "Files of ext4 on a disk, by the same program on COPS and on Linux, and what is lost when the power is cut.",
     ),
 ];
 

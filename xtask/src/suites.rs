@@ -1119,6 +1119,29 @@ const DEATHS: [(&str, &[&str]); 4] = [
     ("execute-data", &["apps/tests/src/acts.rs"]),
 ];
 
+/// Outcome of cuts of the power, until the first after which something was not as it has to be.
+#[derive(Default)]
+pub struct Cuts {
+    /// Their number.
+    pub cuts: u64,
+    /// Files that were not as it was acknowledged.
+    pub lost: Vec<String>,
+    /// Volumes that could not be read, or were not whole.
+    pub unclean: Vec<String>,
+}
+
+/// Cuts the power off machines at random moments while a program makes all kinds of changes of a volume.
+///
+/// # Errors
+///
+/// A machine has ended before its cut, or the volume cannot be made.
+pub fn count_cuts(context: &Context, toolchain: &Toolchain, products: &Products, cuts: u64) -> Result<Cuts> {
+    let machine = cli::Machine { harts: None, memory: None, machine: None, user_interrupts: None };
+    let boots = Boots { context, toolchain, products: Arc::new(products.clone()), machine };
+    let log = context.log("cuts");
+    boots.cut_at_random(cuts, 1, &log, &mut |line: &str| eprintln!("{line}"))
+}
+
 /// The common part of one machine's boots.
 #[derive(Clone)]
 struct Boots<'a> {
@@ -1329,9 +1352,19 @@ impl Boots<'_> {
             Err(_) => USUAL_RANDOM_CUTS,
         };
         let seed = std::env::var("COPS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+        let found = self.cut_at_random(cuts, seed, log, show)?;
+        match found.lost.into_iter().chain(found.unclean).next() {
+            None => Ok((Tally::PASSED, Vec::new())),
+            Some(failure) => bail!("{failure}"),
+        }
+    }
+
+    /// Cuts the power off so many times, or until something is not as it has to be.
+    fn cut_at_random(&self, cuts: u64, seed: u64, log: &Path, show: Show) -> Result<Cuts> {
         let (volume, copy) = (log.with_extension("volume"), log.with_extension("replayed"));
         image::make(&volume, VOLUME_SIZE, None)?;
         let (mut storm, mut moments) = (Storm::default(), Moments(seed));
+        let mut all = Cuts::default();
         for cut in 1..=cuts {
             let moment = Duration::from_millis(20 + moments.next() % 1500);
             self.storm_until(moment, cut + (seed << 10), &volume, &mut storm, log)?;
@@ -1347,18 +1380,26 @@ impl Boots<'_> {
                     image::check(&copy)?;
                     anyhow::Ok(found)
                 };
-                let compared = looked().and_then(|found| seen.compare(found));
-                let context = || format!("after cut {cut} of seed {seed}, {replayer} had replayed {}", copy.display());
-                compared.with_context(context)?;
+                let tell = |error: anyhow::Error| {
+                    format!("after cut {cut} of seed {seed}, {replayer} had replayed {}: {error:#}", copy.display())
+                };
+                match looked() {
+                    Err(error) => all.unclean.push(tell(error)),
+                    Ok(found) => all.lost.extend(seen.compare(found).err().map(tell)),
+                }
                 if replayer == "the library" {
                     storm = seen;
                 }
+            }
+            all.cuts = cut;
+            if !all.lost.is_empty() || !all.unclean.is_empty() {
+                break;
             }
             if cut % 10 == 0 || cut == cuts {
                 show(&format!("{cut} cuts of seed {seed}: whole, with all of {} changes", storm.lasting()));
             }
         }
-        Ok((Tally::PASSED, Vec::new()))
+        Ok(all)
     }
 
     /// Boots a machine that changes a volume, and cuts its power off so long after the first change.
