@@ -47,9 +47,9 @@ pub(crate) struct Journal {
     pub(crate) blocks: u32,
 }
 
-struct Superblock([u8; SIZE]);
+struct JournalHead([u8; SIZE]);
 
-impl Superblock {
+impl JournalHead {
     fn word(&self, at: usize) -> u32 {
         u32::from_be_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
@@ -74,8 +74,8 @@ impl Superblock {
 }
 
 impl Journal {
-    fn read<D: Device>(&self, device: &D) -> Result<Superblock, DeviceFailed> {
-        let mut superblock = Superblock([0; SIZE]);
+    fn read<D: Device>(&self, device: &D) -> Result<JournalHead, DeviceFailed> {
+        let mut superblock = JournalHead([0; SIZE]);
         device.read(self.at, &mut superblock.0)?;
         Ok(superblock)
     }

@@ -2,8 +2,8 @@
 //! that the journal is to be replayed.
 //!
 //! `rsext4` 0.9.2 writes the last transaction of a volume to its places in any order, and one of its blocks is the
-//! superblock that says the journal need not be replayed any more. After a power cut in between, nobody would replay the
-//! rest, and Linux throws it away. So the superblock is written with the note as long as the volume is in use
+//! superblock that says the journal need not be replayed any more. After a power cut in between, nobody would replay
+//! the rest, and Linux throws it away. So the superblock is written with the note as long as the volume is in use
 //! ([`still_in_use`]), and without it when the journal is empty ([`mark_as_whole`]).
 
 use alloc::vec::Vec;
@@ -151,8 +151,8 @@ impl Superblock {
     }
 }
 
-/// Returns the bytes to be written instead of these if they have the superblock of a volume in use, and it says that the
-/// journal need not be replayed.
+/// Returns the bytes to be written instead of these if they have the superblock of a volume in use, and it says that
+/// the journal need not be replayed.
 pub(crate) fn still_in_use(offset: u64, bytes: &[u8]) -> Option<Vec<u8>> {
     let at = usize::try_from(AT.checked_sub(offset)?).ok()?;
     let mut superblock = Superblock(bytes.get(at..)?.first_chunk().copied()?);

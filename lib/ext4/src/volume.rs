@@ -220,7 +220,7 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// The place of the next name as a number, for [`Volume::list`]. Names of one hash may have the same.
     pub next: u64,
-    /// The same place, exactly.
+    /// That place, exactly.
     pub after: ListingPlace,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The program is bench/peers. Operations on files that are in memory, and whole pieces of work, are counted in
 //! instructions on one hart; reads and writes that wait for the disk are measured by the clock of the host, on as many
-//! harts as it has cores. What is lost when the power is cut comes from the random cuts of the tests, on COPS alone.
+//! harts as it has cores. Losses by cuts of the power are those of the random cuts of the tests, on COPS alone.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -91,8 +91,8 @@ impl Relay {
         self.output.object().forget_writer(waker);
     }
 
-    /// Moves bytes until all were, or the input ends. `EAGAIN` instead of waiting if the output does not wait; a disk is
-    /// waited for.
+    /// Moves bytes until all were, or the input ends. `EAGAIN` instead of waiting if the output does not wait; a disk
+    /// is waited for.
     pub(crate) fn poll(&mut self, caller: &dyn Caller, waker: Option<&Waker>) -> Attempt {
         let attempt = self.attempt(caller, waker);
         // A file of a volume may still have the waker, if the other one has failed.

@@ -2,9 +2,10 @@
 //!
 //! A step copies a piece of the input to a buffer of the kernel, and from there to the output, which is called as for a
 //! program whose memory the piece is ([`Gathered`]). Bytes of a pipe stay in it until the output has taken them: it is
-//! [borrowed](Reader::borrow) meanwhile, so that no other reader sees them, also while a volume writes them. Bytes of a file are read at a place, which
-//! is moved on afterwards. Bytes of a socket or a terminal have left it when they were read, so these read into the
-//! pipe itself, as into a program's memory ([`PipeMemory`]): without room or memory for a piece, it stays where it is.
+//! [borrowed](Reader::borrow) meanwhile, so that no other reader sees them, also while a volume writes them. Bytes of a
+//! file are read at a place, which is moved on afterwards. Bytes of a socket or a terminal have left it when they were
+//! read, so these read into the pipe itself, as into a program's memory ([`PipeMemory`]): without room or memory for a
+//! piece, it stays where it is.
 //!
 //! A call waits for the first bytes, and for room for them. When some were moved it goes on as long as it need not
 //! wait. So bytes that are moved are never followed by a wait, and the places that the program keeps are right.

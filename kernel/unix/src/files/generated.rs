@@ -46,7 +46,8 @@ pub(crate) const TOP: Entry = Entry { line: 0, process: 0, number: 0 };
 pub(crate) enum Target {
     /// A path.
     Path(Vec<u8>),
-    /// A file, which need not have a path any more. The text of the link is its path ([`PathOfPlace`](crate::files::mounts::PathOfPlace)).
+    /// A file, which need not have a path any more. The text of the link is its path, made in steps
+    /// ([`PathOfPlace`](crate::files::mounts::PathOfPlace)).
     Place(Place),
     /// An open file without a place; and the text of the link.
     File(Arc<OpenFile>, Vec<u8>),

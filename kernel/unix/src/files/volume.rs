@@ -838,26 +838,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Link(file, directory, name) => {
                 volume.link(file.number(), directory.number(), name).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
-            VolumeRequest::Remove { directory, name, is_directory: false } => {
-                let found = self.found_at(directory, name)?;
-                self.admit_nameless(found, &job.request)?;
-                let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-                let gone = volume.unlink(directory.number(), name).map_err(errno_of)?;
-                if let Some(used) = shared.used(gone.inode) {
-                    used.leave_place(directory, name);
-                }
-                self.lost_its_name(gone.is_nameless.then_some(gone.inode), &job.request);
-                Ok(VolumeAnswer::Done)
-            }
-            VolumeRequest::Remove { directory, name, is_directory: true } => {
-                let found = self.found_at(directory, name)?;
-                self.admit_nameless(found, &job.request)?;
-                let used = found.and_then(|found| shared.used(found.inode));
-                let _moving = self.move_directory(used.as_ref())?;
-                let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-                let nameless = volume.remove_directory(directory.number(), name).map_err(errno_of)?;
-                self.lost_its_name(nameless, &job.request);
-                Ok(VolumeAnswer::Done)
+            VolumeRequest::Remove { directory, name, is_directory } => {
+                self.remove(directory, name, *is_directory, &job.request).map(|()| VolumeAnswer::Done)
             }
             VolumeRequest::Rename(places, replacement) => {
                 self.rename(places, *replacement, &job.request).map(|()| VolumeAnswer::Done)
@@ -902,6 +884,35 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Synchronise(node) => self.write_and_synchronise(node.as_ref()),
             VolumeRequest::Remount(access) => self.remount(*access),
         }
+    }
+
+    /// Removes a name.
+    fn remove(
+        &mut self,
+        directory: &VolumeNode,
+        name: &[u8],
+        is_directory: bool,
+        request: &VolumeRequest,
+    ) -> Result<(), Errno> {
+        let found = self.found_at(directory, name)?;
+        self.admit_nameless(found, request)?;
+        let used = found.and_then(|found| self.shared.used(found.inode));
+        let moving = if is_directory { self.move_directory(used.as_ref())? } else { None };
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        let nameless = if is_directory {
+            volume.remove_directory(directory.number(), name).map_err(errno_of)?
+        } else {
+            let gone = volume.unlink(directory.number(), name).map_err(errno_of)?;
+            if let Some(used) = &used {
+                used.leave_place(directory, name);
+            }
+            gone.is_nameless.then_some(gone.inode)
+        };
+        // Uses of its own are none of others.
+        drop(used);
+        self.lost_its_name(nameless, request);
+        drop(moving);
+        Ok(())
     }
 
     /// Returns the attributes of the file with a name, if there is one.
@@ -2029,7 +2040,7 @@ fn errno_of_attribute(error: ext4::Error) -> Errno {
 fn late_answer(request: &VolumeRequest, is_in_use: bool) -> Result<VolumeAnswer, Errno> {
     match request {
         VolumeRequest::Unmount => Ok(VolumeAnswer::Done),
-        // What was changed before the end lasts.
+        // Everything that was changed before the end lasts.
         VolumeRequest::Synchronise(None) if !is_in_use => Ok(VolumeAnswer::Done),
         _ => Err(Errno::EIO),
     }

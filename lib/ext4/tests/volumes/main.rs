@@ -434,7 +434,7 @@ fn an_unmount_can_be_cut_off_at_any_write() {
         let unmounted = volume.unmount();
         let is_cut = cut.is_cut();
         drop(volume);
-        // What was written since the last flush is there or not.
+        // Everything that was written since the last flush is there, or nothing of it.
         for is_there in [false, true] {
             let after = cut.after_the_cut(|| is_there);
             after.copy().check_replayed();
