@@ -368,12 +368,24 @@ pub const AF_UNIX: u16 = 1;
 pub const AF_INET: u16 = 2;
 /// Address family: IPv6.
 pub const AF_INET6: u16 = 10;
+/// Address family: requests to the kernel, of which there are those about the network (rtnetlink(7)).
+pub const AF_NETLINK: u16 = 16;
+/// Returns the address of a port of `AF_NETLINK` as it lies in memory (`struct sockaddr_nl`). The kernel is at port 0.
+#[doc(alias = "sockaddr_nl")]
+pub fn netlink_address(port: u32) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..2].copy_from_slice(&AF_NETLINK.to_le_bytes());
+    bytes[4..8].copy_from_slice(&port.to_le_bytes());
+    bytes
+}
 /// Address family: none; `connect` with it dissolves a datagram socket's association.
 pub const AF_UNSPEC: u16 = 0;
 /// Kind of socket: byte stream.
 pub const SOCK_STREAM: u32 = 1;
 /// Kind of socket: datagrams.
 pub const SOCK_DGRAM: u32 = 2;
+/// Kind of socket: messages of the kernel.
+pub const SOCK_RAW: u32 = 3;
 /// Kind of socket: datagrams of a connection, in their order.
 pub const SOCK_SEQPACKET: u32 = 5;
 /// Flag in the kind of socket: calls do not wait.

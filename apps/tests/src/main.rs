@@ -269,6 +269,7 @@ const TESTS: &[Test] = tests![
     network::files_that_cannot_be_told_are_closed;
     network::options;
     network::closing_wakes_waiters;
+    network::the_card_takes_part_in_six;
     edges::random_bytes_come_to_the_last_one;
     edges::a_vector_is_one_datagram;
     edges::a_short_vector_comes_out_of_a_pipe_together;

@@ -1,5 +1,6 @@
 //! TCP and UDP over the loopback device.
 
+use abi_unix::SystemCall;
 use abi_unix::types::{SocketAddress, socket_option};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -7,7 +8,7 @@ use cops::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use cops::thread;
 use cops::time::Duration;
 use cops::{Errno, system};
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crate::harness::{self, LIMIT, Outcome, calls_in_flight, calls_in_flight_return_to, until};
 use crate::{check, check_eq, must};
@@ -287,6 +288,36 @@ pub async fn options() -> Outcome {
     check_eq!(option(number, socket_option::IPPROTO_TCP, socket_option::TCP_NODELAY), Ok(1));
     check_eq!(option(number, socket_option::SOL_SOCKET, 9999), Err(Errno::ENOPROTOOPT));
     check!(must!(option(number, socket_option::SOL_SOCKET, socket_option::SO_RCVBUF)) > 0);
+    Ok(())
+}
+
+/// In QEMU's user network, whose router advertises `fec0::/64`.
+pub async fn the_card_takes_part_in_six() -> Outcome {
+    const OF_SITE: &str = " 02 40 40 00     eth0";
+    let mut text = must!(cops::file::read_to_string("/proc/net/if_inet6").await);
+    check!(text.starts_with("00000000000000000000000000000001 01 80 10 80       lo\n"));
+    // Two addresses are asked for, one after the other, for up to two seconds each.
+    for _ in 0..100 {
+        if text.lines().any(|line| line.ends_with(OF_SITE)) {
+            break;
+        }
+        cops::sleep(Duration::from_millis(50)).await;
+        text = must!(cops::file::read_to_string("/proc/net/if_inet6").await);
+    }
+    let has_address = text.lines().any(|line| line.starts_with("fec00000000000005054") && line.ends_with(OF_SITE));
+    check!(has_address, "{text}");
+    // The other host answers that nothing listens there, or that it has no IPv6 itself.
+    let raw = |call: SystemCall, arguments: [usize; 6]| harness::call(call, arguments);
+    let stream = abi_unix::types::SOCK_STREAM as usize;
+    let socket = must!(raw(SystemCall::Socket, [abi_unix::types::AF_INET6.into(), stream, 0, 0, 0, 0]));
+    let connect = |address: SocketAddr| {
+        let (bytes, length) = abi_unix::types::bytes_of_address(address);
+        raw(SystemCall::Connect, [socket, bytes.as_ptr() as usize, length, 0, 0, 0])
+    };
+    let refused = connect("[fec0::2]:1".parse().unwrap_or(ANY.into()));
+    check!(harness::is_one_of(&refused, &[Errno::ECONNREFUSED, Errno::ENETUNREACH]), "{refused:?}");
+    check_eq!(connect("[fe80::2]:1".parse().unwrap_or(ANY.into())), Err(Errno::EINVAL));
+    must!(raw(SystemCall::Close, [socket, 0, 0, 0, 0, 0]));
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 use core::task::{Poll, Waker, ready};
 
 use abi_unix::Errno;
-use abi_unix::types::{MessageHeader, bytes_of_address, message, socket_option};
+use abi_unix::types::{MessageHeader, bytes_of_address, message, netlink_address, socket_option};
 use spin::Mutex;
 
 use crate::files::descriptor::Descriptors;
@@ -296,7 +296,12 @@ impl MessageToReceive {
         received: ReceivedMessage,
     ) -> Result<(), Errno> {
         let sender = received.sender.map(bytes_of_address);
-        let sender = sender.as_ref().map_or(&[][..], |(bytes, length)| &bytes[..*length]);
+        let of_kernel = netlink_address(0);
+        let sender = match &sender {
+            Some((bytes, length)) => &bytes[..*length],
+            None if received.is_of_kernel => &of_kernel,
+            None => &[],
+        };
         let (address, header) = match &self.out {
             MessageOut::Address(None) => return Ok(()),
             MessageOut::Address(Some(out)) => return out.write_bytes(caller, sender),

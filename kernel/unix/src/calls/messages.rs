@@ -21,6 +21,7 @@ use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
 use crate::files::local_socket::LocalSocket;
 use crate::files::sent_files::SentFiles;
+use crate::network::netlink::NetlinkSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
 use crate::process::user::{Buffers, Caller, UserBuffer, read_time};
@@ -61,13 +62,17 @@ pub(super) fn pair(call: Call<'_>) -> Decoding {
     add_two(process, files, flags & types::SOCK_CLOEXEC != 0, call.address(3)).map(Into::into)
 }
 
-/// Performs `sendto` on a local socket.
+/// Performs `sendto` on a local socket, or one of requests to the kernel.
 #[cold]
 #[inline(never)]
 pub(super) fn send_local(call: Call<'_>, file: Arc<OpenFile>) -> Decoding {
-    let socket = LocalSocket::of(&file)?;
-    if call.address(4) != 0 {
-        socket.require_no_address()?;
+    match (call.address(4), NetlinkSocket::of(&file)) {
+        (0, Ok(_)) => {}
+        (to, Ok(_)) => {
+            NetlinkSocket::require_kernel(NetlinkSocket::port_in(&**call.process(), to, call.unsigned(5))?)?;
+        }
+        (0, Err(_)) => drop(LocalSocket::of(&file)?),
+        (_, Err(_)) => LocalSocket::of(&file)?.require_no_address()?,
     }
     send_gathered(file, call.buffer(1)?, call.unsigned(3), None)
 }
@@ -88,7 +93,7 @@ pub(super) fn send_gathered(
     Ok(Operation::SendMessage(kept(sending)).into())
 }
 
-/// Performs `recvfrom` on a local socket, or with flags that only messages have.
+/// Performs `recvfrom` on such a socket, or with flags that only messages have.
 #[cold]
 #[inline(never)]
 pub(super) fn receive_as_message(call: Call<'_>, file: Arc<OpenFile>) -> Decoding {
@@ -132,6 +137,10 @@ fn to_send(process: &Process, file: Arc<OpenFile>, at: usize, flags: u32) -> Res
         // As on Linux, an address without bytes is none.
         _ if header.name_length == 0 => None,
         (_, Ok(socket)) => socket.require_no_address().map(|()| None)?,
+        (name, Err(_)) if NetlinkSocket::of(&file).is_ok() => {
+            NetlinkSocket::require_kernel(NetlinkSocket::port_in(process, name as usize, header.name_length)?)?;
+            None
+        }
         (name, Err(_)) => Some(address_in(process, name as usize, header.name_length)?.ok_or(Errno::EAFNOSUPPORT)?),
     };
     let files = match (header.control, header.control_length) {
@@ -200,7 +209,8 @@ impl BatchOwner for Arc<Process> {
 }
 
 fn require_socket(file: &OpenFile) -> Result<(), Errno> {
-    Socket::of(file).map(|_| ()).or_else(|_| LocalSocket::of(file).map(|_| ()))
+    let is_other = LocalSocket::of(file).is_ok() || NetlinkSocket::of(file).is_ok();
+    Socket::of(file).map(|_| ()).or_else(|error| if is_other { Ok(()) } else { Err(error) })
 }
 
 /// Reads the header of a message, once, and the list of its buffers.

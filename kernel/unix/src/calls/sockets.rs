@@ -11,6 +11,7 @@ use crate::calls::messages;
 use crate::files::file::OpenFile;
 use crate::files::gathered::MOST_BYTES;
 use crate::files::local_socket::LocalSocket;
+use crate::network::netlink::NetlinkSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
 use crate::process::user::{AddressOut, OptionOut};
@@ -21,7 +22,8 @@ const OF_MESSAGES: u32 = message::TRUNC | message::WAITALL | message::CMSG_CLOEX
 /// Returns the socket of a call that is for sockets of the network. `EOPNOTSUPP` for a local one: it has no name, and
 /// is connected for ever.
 fn with_name(file: &OpenFile) -> Result<&Socket, Errno> {
-    Socket::of(file).map_err(|error| LocalSocket::of(file).map_or(error, |_| Errno::EOPNOTSUPP))
+    let is_other = LocalSocket::of(file).is_ok() || NetlinkSocket::of(file).is_ok();
+    Socket::of(file).map_err(|error| if is_other { Errno::EOPNOTSUPP } else { error })
 }
 
 #[inline(never)]
@@ -32,6 +34,10 @@ pub(super) fn create(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn bind(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
+    if let Ok(socket) = NetlinkSocket::of(&file) {
+        let port = NetlinkSocket::port_in(&**call.process(), call.address(1), call.unsigned(2))?;
+        return socket.bind(port).map(Into::into);
+    }
     let socket = with_name(&file)?;
     socket
         .bind(address_in(call.process(), call.address(1), call.unsigned(2))?.ok_or(Errno::EAFNOSUPPORT)?)
@@ -74,6 +80,10 @@ fn accept_with(call: Call<'_>, flags: u32) -> Decoding {
 pub(super) fn connect(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
     let file = call.file(0)?;
+    if NetlinkSocket::of(&file).is_ok() {
+        let port = NetlinkSocket::port_in(&**process, call.address(1), call.unsigned(2))?;
+        return NetlinkSocket::require_kernel(port).map(|()| 0.into());
+    }
     let socket = with_name(&file)?;
     match address_in(process, call.address(1), call.unsigned(2))? {
         Some(address) => Ok(Operation::Connect { file, address, started: false }.into()),
@@ -87,6 +97,9 @@ pub(super) fn local_address(call: Call<'_>) -> Decoding {
     if LocalSocket::of(&file).is_ok() {
         return LocalSocket::write_address(out, &**call.process()).map(Into::into);
     }
+    if let Ok(socket) = NetlinkSocket::of(&file) {
+        return socket.write_address(out, &**call.process()).map(Into::into);
+    }
     out.write(&**call.process(), Socket::of(&file)?.local_address()?).map(Into::into)
 }
 
@@ -95,6 +108,9 @@ pub(super) fn remote_address(call: Call<'_>) -> Decoding {
     let (file, out) = (call.file(0)?, AddressOut { address: call.address(1), size: call.address(2) });
     if LocalSocket::of(&file).is_ok() {
         return LocalSocket::write_address(out, &**call.process()).map(Into::into);
+    }
+    if NetlinkSocket::of(&file).is_ok() {
+        return out.write_bytes(&**call.process(), &types::netlink_address(0)).map(Into::into);
     }
     out.write(&**call.process(), Socket::of(&file)?.remote_address()?).map(Into::into)
 }
@@ -139,6 +155,9 @@ pub(super) fn set_option(call: Call<'_>) -> Decoding {
     if LocalSocket::of(&file).is_ok() {
         return LocalSocket::set_option(level, option, value).map(Into::into);
     }
+    if NetlinkSocket::of(&file).is_ok() {
+        return NetlinkSocket::set_option(level, option, value).map(Into::into);
+    }
     Socket::of(&file)?.set_option(&**call.process(), level, option, value).map(Into::into)
 }
 
@@ -150,6 +169,9 @@ pub(super) fn get_option(call: Call<'_>) -> Decoding {
     if let Ok(socket) = LocalSocket::of(&file) {
         return socket.get_option(process, option, out).map(Into::into);
     }
+    if let Ok(socket) = NetlinkSocket::of(&file) {
+        return socket.get_option(process, option, out).map(Into::into);
+    }
     Socket::of(&file)?.get_option(process, option, out).map(Into::into)
 }
 
@@ -158,7 +180,7 @@ pub(super) fn shut_down(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     match LocalSocket::of(&file) {
         Ok(socket) => socket.shutdown(call.unsigned(1)),
-        Err(_) => Socket::of(&file)?.shutdown(call.unsigned(1)),
+        Err(_) => with_name(&file)?.shutdown(call.unsigned(1)),
     }
     .map(Into::into)
 }

@@ -120,6 +120,8 @@ pub(crate) struct ReceivedMessage {
     pub goes_on: bool,
     /// The address of its sender, if that has one.
     pub sender: Option<SocketAddr>,
+    /// It is an answer of the kernel, to a netlink socket.
+    pub is_of_kernel: bool,
 }
 
 /// Memory that processes have in common with a file, and a value that lasts as long as their mapping.

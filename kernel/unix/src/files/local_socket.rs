@@ -538,7 +538,7 @@ impl LocalSocket {
             self.after_taking(&mut direction, files.as_mut());
             files
         };
-        Poll::Ready(Ok(ReceivedMessage { count, length, files, goes_on: false, sender: None }))
+        Poll::Ready(Ok(ReceivedMessage { count, length, files, ..ReceivedMessage::default() }))
     }
 
     /// Receives bytes of the stream, which has some, into the buffers from `to` bytes on, up to the first that came

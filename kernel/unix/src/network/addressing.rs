@@ -19,8 +19,8 @@ use crate::network::stack::STACK;
 /// Numbers of the interfaces, as programs name them: that of connections within the machine, and the network card.
 pub(crate) const LOOPBACK: u32 = 1;
 pub(crate) const CARD: u32 = 2;
-/// Name of the network card.
-const NAME_OF_CARD: &str = "eth0";
+/// Name of the network card, with the zero at its end that programs expect.
+pub(crate) const NAME_OF_CARD: &[u8] = b"eth0\0";
 
 /// The address and the name servers of the boot word, as a lease that never ends.
 static FIXED: Once<Lease> = Once::new();
@@ -164,7 +164,7 @@ pub(crate) fn addresses_of_six() -> String {
     };
     line(Ipv6Addr::LOCALHOST, LOOPBACK, 128, address_flag::PERMANENT, "lo");
     for own in &addresses {
-        line(own.address, CARD, own.prefix, flags_of(own), NAME_OF_CARD);
+        line(own.address, CARD, own.prefix, flags_of(own), "eth0");
     }
     text
 }
@@ -194,7 +194,8 @@ mod address_flag {
     pub(super) const PERMANENT: u8 = 0x80;
 }
 
-fn flags_of(own: &SixAddress) -> u8 {
+/// Returns the flags of an address, with which it is told.
+pub(super) fn flags_of(own: &SixAddress) -> u8 {
     let flags = [
         (own.is_permanent, address_flag::PERMANENT),
         (own.is_tentative || own.is_duplicate, address_flag::TENTATIVE),

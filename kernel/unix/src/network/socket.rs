@@ -28,6 +28,7 @@ use crate::files::file::{
 use crate::files::gathered::MOST_BYTES;
 use crate::files::sent_files::SentFiles;
 use crate::network::addressing::CARD;
+use crate::network::netlink::NetlinkSocket;
 use crate::network::shares::{Limited, Shares};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::network::wire::NetworkLink;
@@ -198,6 +199,9 @@ impl Socket {
 
     /// Performs the `socket` call.
     pub(crate) fn create(process: &Process, family: u32, kind: u32, protocol: u32) -> Result<usize, Errno> {
+        if family == types::AF_NETLINK.into() {
+            return Socket::create_netlink(process, kind, protocol);
+        }
         let family = match u16::try_from(family) {
             Ok(family @ (types::AF_INET | types::AF_INET6)) => family,
             _ => return Err(Errno::EAFNOSUPPORT),
@@ -218,6 +222,16 @@ impl Socket {
             _ => return Err(Errno::EPROTOTYPE),
         };
         let socket = Socket::new((family, kind), state, TcpOptions::default(), owner, share);
+        let file = OpenFile::new(socket, Access::ReadWrite, flags & types::SOCK_NONBLOCK != 0, charge);
+        process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
+    }
+
+    /// Performs the `socket` call for requests to the kernel.
+    #[cold]
+    fn create_netlink(process: &Process, kind: u32, protocol: u32) -> Result<usize, Errno> {
+        let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
+        let charge = file::charge(&process.account)?;
+        let socket = NetlinkSocket::new(&process.account, kind & !flags, protocol)?;
         let file = OpenFile::new(socket, Access::ReadWrite, flags & types::SOCK_NONBLOCK != 0, charge);
         process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
     }
