@@ -113,9 +113,15 @@ fn word(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Classifies an Ethernet frame of `length` bytes by its beginning; it arrived on the interface with address `own` and
-/// this hardware address.
-pub(crate) fn classify_ethernet(frame: &[u8], length: usize, own: Ipv4Addr, hardware: [u8; 6]) -> Packet {
+/// Classifies an Ethernet frame of `length` bytes by its beginning; it arrived on the interface with address `own`.
+/// `six` classifies frames with packets of IPv6.
+#[inline(always)]
+pub(crate) fn classify_ethernet(
+    frame: &[u8],
+    length: usize,
+    own: Ipv4Addr,
+    six: impl FnOnce(&[u8], usize) -> Packet,
+) -> Packet {
     match half(frame, 12) {
         Some(ETHERNET_TYPE_IPV4) => {
             let Some(packet) = frame.get(ETHERNET_HEADER..) else {
@@ -135,7 +141,7 @@ pub(crate) fn classify_ethernet(frame: &[u8], length: usize, own: Ipv4Addr, hard
             }
         }
         Some(ETHERNET_TYPE_ARP) => Packet::Arp,
-        Some(ETHERNET_TYPE_IPV6) => classify_six(frame, length, hardware).unwrap_or(Packet::Drop),
+        Some(ETHERNET_TYPE_IPV6) => six(frame, length),
         _ => Packet::Drop,
     }
 }
@@ -145,9 +151,14 @@ pub(crate) fn classify_ipv4(packet: &[u8]) -> Packet {
     look(packet, packet.len()).unwrap_or(Packet::Drop)
 }
 
-/// Classifies a frame with an IPv6 packet.
-#[inline(never)]
-fn classify_six(frame: &[u8], length: usize, hardware: [u8; 6]) -> Option<Packet> {
+/// Classifies a frame with an IPv6 packet, for the host with this hardware address, which has the addresses and is in
+/// the groups that `is_for_us` names.
+pub(crate) fn classify_six(
+    frame: &[u8],
+    length: usize,
+    hardware: [u8; 6],
+    is_for_us: impl FnOnce(Ipv6Addr) -> bool,
+) -> Option<Packet> {
     let [to, from] = [frame.get(..6)?, frame.get(6..12)?];
     let is_for_many = to.starts_with(&[0x33, 0x33]);
     // A frame of this host that comes back is no other host's.
@@ -160,7 +171,11 @@ fn classify_six(frame: &[u8], length: usize, hardware: [u8; 6]) -> Option<Packet
     let is_possible = match looked {
         Packet::Message(_) => {
             (source.is_unspecified() || is_of_a_host(source))
-                && if is_for_many { destination.is_multicast() } else { is_of_a_host(destination) }
+                && is_for_many == destination.is_multicast()
+                && is_for_us(destination)
+        }
+        Packet::Unreachable(..) | Packet::TooLarge(..) => {
+            !is_for_many && is_of_a_host(source) && !destination.is_multicast() && is_for_us(destination)
         }
         _ => !is_for_many && is_of_a_host(source) && is_of_a_host(destination),
     };
@@ -185,6 +200,8 @@ fn look_at_six(packet: &[u8], length: usize) -> Option<Packet> {
     let payload = packet.get(HEADER_OF_SIX..packet.len().min(HEADER_OF_SIX + payload_length))?;
     match byte(packet, 6)? {
         PROTOCOL_ICMP_OF_SIX => Some(look_at_error_of_six(payload).unwrap_or(Packet::Message(byte(payload, 0)?))),
+        // Only IPv4 has datagrams without a checksum (RFC 8200, section 8.1).
+        PROTOCOL_UDP if half(payload, 6)? == 0 => None,
         protocol => transport(protocol, payload, payload_length, |ports| Key::of_six(destination, source, ports)),
     }
 }
@@ -289,6 +306,11 @@ mod tests {
 
     const HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 15];
 
+    /// Classifies for a host with every address.
+    fn six(frame: &[u8], length: usize) -> Packet {
+        classify_six(frame, length, HARDWARE, |_| true).unwrap_or(Packet::Drop)
+    }
+
     fn tcp(flags: u8) -> [u8; 40] {
         let mut packet = [0; 40];
         packet[0] = 0x45;
@@ -356,7 +378,7 @@ mod tests {
         assert_eq!(classify_ipv4(&fragment), Packet::Drop);
 
         let own = Ipv4Addr::new(10, 0, 2, 15);
-        let classify_ethernet = |frame: &[u8], length, own| classify_ethernet(frame, length, own, HARDWARE);
+        let classify_ethernet = |frame: &[u8], length, own| classify_ethernet(frame, length, own, six);
         let ethernet = |packet: [u8; 40]| {
             let mut frame = [0; 54];
             frame[12] = 8;
@@ -447,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_packet_of_six_is_read() {
-        let classify = |frame: &[u8]| classify_ethernet(frame, frame.len(), Ipv4Addr::UNSPECIFIED, HARDWARE);
+        let classify = |frame: &[u8]| classify_ethernet(frame, frame.len(), Ipv4Addr::UNSPECIFIED, six);
         let frame = frame_of_six(PROTOCOL_TCP, &tcp(0x02)[20..]);
         let Packet::Tcp(segment) = classify(&frame) else {
             panic!("not a segment");
@@ -457,7 +479,7 @@ mod tests {
         assert_eq!((segment.sequence, segment.length, segment.opens()), (7, 1, true));
         // Long data behind the beginning counts too.
         let long = frame_of_six(PROTOCOL_TCP, &[&tcp(0x10)[20..], &[1; 100]].concat());
-        let first = classify_ethernet(&long[..BEGINNING], long.len(), Ipv4Addr::UNSPECIFIED, HARDWARE);
+        let first = classify_ethernet(&long[..BEGINNING], long.len(), Ipv4Addr::UNSPECIFIED, six);
         assert!(matches!(first, Packet::Tcp(Segment { length: 100, .. })), "{first:?}");
 
         let with = |at: usize, value: &[u8]| {
@@ -490,7 +512,7 @@ mod tests {
 
     #[test]
     fn an_error_of_six_is_about_the_packet_that_it_quotes() {
-        let classify = |frame: &[u8]| classify_ethernet(frame, frame.len(), Ipv4Addr::UNSPECIFIED, HARDWARE);
+        let classify = |frame: &[u8]| classify_ethernet(frame, frame.len(), Ipv4Addr::UNSPECIFIED, six);
         let mut quoted = frame_of_six(PROTOCOL_UDP, &[0x12, 0x34, 0, 53, 1, 2, 3, 4]).split_off(14);
         let error = |kind: u8, quoted: &[u8]| {
             classify(&frame_of_six(PROTOCOL_ICMP_OF_SIX, &[&[kind, 0, 0, 0, 0, 0, 5, 0][..], quoted].concat()))
@@ -547,7 +569,7 @@ mod tests {
                 }
             }
             let own = Ipv4Addr::new(10, 0, 2, 15);
-            let classify_ethernet = |frame: &[u8], length| classify_ethernet(frame, length, own, HARDWARE);
+            let classify_ethernet = |frame: &[u8], length| classify_ethernet(frame, length, own, six);
             let packet = classify_ethernet(&frame, frame.len());
             // The beginning may not be enough, but does not mislead.
             let first = classify_ethernet(&frame[..frame.len().min(BEGINNING)], frame.len());

@@ -424,7 +424,7 @@ impl Host {
         let owner = listener.owner.clone();
         let Course { via, key, .. } = request.course;
         let mtu = self.mtu_of(via);
-        let charged = Charge::new(owner.as_ref(), Held::Connection, options.memory(), free);
+        let charged = Charge::new(owner.as_ref(), Held::Connection, options.memory() + key.memory_beyond_four(), free);
         let made = charged.and_then(|charge| Ok((charge, answered(request, &options, mtu)?))).and_then(
             |(charge, mut wire)| {
                 wire.look();

@@ -23,8 +23,8 @@ use crate::arrivals::{Allowance, Reader};
 use crate::charge::{Charge, Held};
 use crate::configuration::{Address, Counters, Lease, Limits, LocalConnections, Patience};
 use crate::dhcp::{self, Change};
-use crate::discovery::{Discovery, ETHERNET_HEADER, is_discovery, message_in};
-use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4};
+use crate::discovery::{Discovery, ETHERNET_HEADER, is_discovery, is_of_a_host, message_in};
+use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4, classify_six};
 use crate::half_open::HalfOpen;
 use crate::link::{
     Arrived, Described, Envelope, Enveloped, Frame, Loopback, Outgoing, OutgoingSix, Token, capabilities_of_six,
@@ -32,7 +32,7 @@ use crate::link::{
 use crate::reply::{Course, header_length};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::Secret;
-use crate::six::SixNetwork;
+use crate::six::{LEAST_MTU, SixNetwork};
 use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Key, LocalEnd, Ports, Table};
 use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, Wire, duration};
@@ -72,6 +72,8 @@ pub(crate) const RESOLUTION_RETRY: Duration = Duration::from_secs(1);
 const DISCOVERIES: usize = 8;
 /// Kind of an ICMPv6 message that asks for an echo.
 const ECHO_REQUEST_OF_SIX: u8 = 128;
+/// Place of the size in a frame with an ICMPv6 message that a packet was too large.
+const MTU_AT: usize = ETHERNET_HEADER + 40 + 4;
 /// Number of answers to answers carried at once on the loopback interface. More than a few mean that the two ends
 /// disagree; the rest is left to their timers.
 const HOPS: usize = 16;
@@ -147,6 +149,24 @@ pub(crate) fn interface_of_six(ethernet: &DeviceCapabilities, mtu: usize, seed: 
     interface
 }
 
+/// What this host does for strangers over IPv6. No kind takes another one's.
+pub(crate) struct SixAllowances {
+    /// Messages of neighbour discovery that are handled before their turn.
+    urgent: Allowance,
+    advertisements: Allowance,
+    echoes: Allowance,
+    pub(crate) errors: Allowance,
+}
+
+impl SixAllowances {
+    pub(crate) const NEW: SixAllowances = SixAllowances {
+        urgent: Allowance::NEW,
+        advertisements: Allowance::NEW,
+        echoes: Allowance::NEW,
+        errors: Allowance::NEW,
+    };
+}
+
 pub(crate) struct Host {
     pub(crate) interfaces: Interfaces,
     /// A packet on its way through the loopback interface, and the answer to it. `None` if the interface is unused.
@@ -160,7 +180,7 @@ pub(crate) struct Host {
     pub(crate) six: SixNetwork,
     pub(crate) capabilities: DeviceCapabilities,
     /// Answers to packets of IPv6 that need one.
-    pub(crate) answers_of_six: Allowance,
+    pub(crate) answers_of_six: SixAllowances,
     pub(crate) checksums: ChecksumCapabilities,
     pub(crate) limits: Limits,
     /// Whether memory may be taken on behalf of strangers and programs.
@@ -318,14 +338,24 @@ impl Host {
 
     /// Classifies a frame of `length` bytes by its beginning.
     pub(crate) fn classify(&self, beginning: &[u8], length: usize) -> Packet {
-        classify_ethernet(beginning, length, self.own, self.hardware)
+        classify_ethernet(beginning, length, self.own, |beginning, length| self.classify_six(beginning, length))
+    }
+
+    #[inline(never)]
+    fn classify_six(&self, beginning: &[u8], length: usize) -> Packet {
+        let is_for_us = |destination| self.six.is_own(destination) || self.six.is_member(destination);
+        let packet = || classify_six(beginning, length, self.hardware, is_for_us);
+        self.six.is_on().then(packet).flatten().unwrap_or(Packet::Drop)
     }
 
     /// Returns the reader that waits for a packet that has just arrived.
     pub(crate) fn reader_of(&mut self, packet: &Packet, now: Instant) -> Reader {
         let reader = match *packet {
             Packet::Message(kind) if !is_discovery(kind) => None,
-            Packet::Arp | Packet::Message(_) => {
+            Packet::Message(_) => {
+                return if self.answers_of_six.urgent.takes_one(now) { Reader::STACK } else { Reader::NOBODY };
+            }
+            Packet::Arp => {
                 return if self.urgent_arps.takes_one(now) { Reader::STACK } else { Reader::NOBODY };
             }
             Packet::Udp(key) => {
@@ -358,13 +388,13 @@ impl Host {
             }
             Packet::Udp(key) => self.udp_input(key, frame, answer, now),
             Packet::Unreachable(about, key) => {
-                if is_intact_message(frame, &self.checksums) {
+                if self.can_have_sent(key, frame) && is_intact_message(frame, &self.checksums) {
                     self.unreachable(about, key, now);
                 }
             }
             Packet::TooLarge(about, key) => {
-                if is_intact_message(frame, &self.checksums) {
-                    self.too_large(about, key, now);
+                if self.can_have_sent(key, frame) && is_intact_message(frame, &self.checksums) {
+                    self.too_large(about, key, frame, now);
                 }
             }
             Packet::Message(kind) => self.message_of_six(kind, frame, answer, now),
@@ -389,6 +419,26 @@ impl Host {
         }
     }
 
+    /// Whether this host can have sent a packet with these ends over the wire, which an error in `frame` quotes: from
+    /// the address to which the error came, to another host.
+    #[cold]
+    fn can_have_sent(&self, key: Key, frame: &[u8]) -> bool {
+        let (local, remote) = (key.local(), key.remote());
+        let came_to = |offset: usize, octets: &[u8]| {
+            frame.get(ETHERNET_HEADER + offset..).is_some_and(|rest| rest.starts_with(octets))
+        };
+        let ends = match (local.ip(), remote.ip()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let is_of_none = other.is_unspecified() || other.is_loopback() || other.is_multicast();
+                came_to(16, &own.octets()) && !is_of_none && !self.is_broadcast(other)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => came_to(24, &own.octets()) && is_of_a_host(other),
+            _ => false,
+        };
+        let is_own = self.is_own(local.ip()) && !local.ip().is_loopback() && !self.is_own(remote.ip());
+        ends && is_own && local.port() != 0 && remote.port() != 0
+    }
+
     /// Whether a packet of IPv6 from the wire has a source that is this host's.
     pub(crate) fn is_forged(&self, key: Key) -> bool {
         matches!(key.remote().ip(), IpAddr::V6(source) if self.six.is_own(source))
@@ -401,19 +451,20 @@ impl Host {
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         if kind == ECHO_REQUEST_OF_SIX {
             let is_possible = self.six.is_own(destination) && !source.is_unspecified() && !self.six.is_own(source);
-            if is_possible && self.answers_of_six.takes_one(now) {
+            if is_possible && self.answers_of_six.echoes.takes_one(now) {
                 poll_via(&mut self.interfaces, Via::Six, &mut self.stray, frame, answer, now);
             }
             return;
         }
-        if !is_discovery(kind) || !self.six.is_on() {
+        // No other host has this one's address.
+        if !is_discovery(kind) || self.six.is_own(source) {
             return;
         }
         let Some(sender) = frame.get(6..12).and_then(|sender| sender.first_chunk()) else { return };
         let Some(heard) = Discovery::read(&packet, message) else { return };
         let reaction = self.six.hear(&heard, source, *sender, destination, now);
         if let Some(own) = reaction.answer
-            && self.answers_of_six.takes_one(now)
+            && self.answers_of_six.advertisements.takes_one(now)
         {
             own.send(self.hardware, answer);
         }
@@ -445,8 +496,13 @@ impl Host {
 
     /// Takes into account that a packet was too large for its way.
     #[cold]
-    fn too_large(&mut self, about: Quoted, key: Key, now: Instant) {
+    fn too_large(&mut self, about: Quoted, key: Key, frame: &[u8], now: Instant) {
         let IpAddr::V6(remote) = key.remote().ip() else { return };
+        // The size that the link behind it has (RFC 8201, section 4): one that changes nothing tells nothing.
+        let size = frame.get(MTU_AT..).and_then(|rest| rest.first_chunk()).map(|size| u32::from_be_bytes(*size));
+        if !size.is_some_and(|size| (LEAST_MTU..self.six.mtu_to(remote)).contains(&(size as usize))) {
+            return;
+        }
         let is_true = match about {
             // A host that has not seen the packet does not know its number (RFC 5927, section 7.2).
             Quoted::Tcp { sequence } => match self.table.find(key).and_then(|index| self.connections.get_mut(index)) {
@@ -482,7 +538,7 @@ impl Host {
             if wire.must_not_see(&segment) {
                 return;
             }
-            wire.acknowledged = segment.acknowledgement;
+            wire.note_acknowledgement(&segment);
             poll_via(&mut self.interfaces, wire.via, &mut wire.sockets, frame, answer, now);
             let cause = if segment.is_reset() { Cause::Reset } else { Cause::Segment };
             // The other side's bytes begin behind its SYN.
@@ -1102,7 +1158,7 @@ impl Host {
         let (key, remains) = (*key, wire.remains);
         let free = self.time_wait.free();
         // The connection's charge is larger, but another task may wait for that memory.
-        let charged = Charge::new(charge.owner(), Held::Record, time_wait::MEMORY, free);
+        let charged = Charge::new(charge.owner(), Held::Record, time_wait::MEMORY + key.memory_beyond_four(), free);
         // The port stays in use until the time is over, or the memory for the record is short.
         let remembered = charged.and_then(|charge| self.ports.join(key.local_port()).map(|()| charge));
         self.discard(index);

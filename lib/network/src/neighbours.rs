@@ -173,14 +173,15 @@ impl NeighbourTable {
         was_unknown
     }
 
-    /// Takes an advertisement into account (RFC 4861, section 7.2.5). Returns whether packets have waited for it.
-    pub(crate) fn learn(&mut self, told: &Told, now: Instant) -> bool {
-        let Some(index) = self.find(told.target) else { return false };
+    /// Takes an advertisement into account (RFC 4861, section 7.2.5). Returns whether packets have waited for it;
+    /// `None` if it does not count.
+    pub(crate) fn learn(&mut self, told: &Told, now: Instant) -> Option<bool> {
+        let index = self.find(told.target)?;
         let neighbour = &mut self.neighbours[index];
         let was_unknown = neighbour.state == Reachability::Incomplete;
         let hardware = match told.hardware {
             Some(hardware) => hardware,
-            None if was_unknown => return false,
+            None if was_unknown => return None,
             None => neighbour.hardware,
         };
         let is_other = hardware != neighbour.hardware;
@@ -188,7 +189,7 @@ impl NeighbourTable {
             if neighbour.state == Reachability::Reachable {
                 (neighbour.state, neighbour.at) = (Reachability::Stale, now);
             }
-            return false;
+            return None;
         }
         neighbour.hardware = hardware;
         if told.is_solicited {
@@ -196,7 +197,7 @@ impl NeighbourTable {
         } else if is_other {
             (neighbour.state, neighbour.at) = (Reachability::Stale, now);
         }
-        was_unknown
+        Some(was_unknown)
     }
 
     /// Returns the next question that is due, and forgets neighbours that have not answered.
@@ -271,7 +272,7 @@ mod tests {
         assert_eq!(table.due(at(3000)), None);
         assert_eq!((table.len(), table.next()), (0, FAR_AWAY));
         // An answer that comes too late is about nothing.
-        assert!(!table.learn(&answer(1), at(3001)));
+        assert_eq!(table.learn(&answer(1), at(3001)), None);
     }
 
     #[test]
@@ -279,7 +280,7 @@ mod tests {
         let mut table = NeighbourTable::default();
         table.resolve(address(1), at(0));
         table.due(at(0)).unwrap();
-        assert!(table.learn(&answer(1), at(10)), "packets have waited for the answer");
+        assert_eq!(table.learn(&answer(1), at(10)), Some(true), "packets have waited for the answer");
         assert_eq!(table.resolve(address(1), at(20)), Some(HARDWARE));
         assert_eq!(table.due(at(29_000)), None);
         // Its time is over; the packet may be answered first.
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!(table.next(), at(36_000));
         assert_eq!(table.due(at(35_000)), None);
         assert_eq!(table.due(at(36_000)), Some(Question { target: address(1), at: Some(HARDWARE) }));
-        assert!(!table.learn(&answer(1), at(36_100)));
+        assert_eq!(table.learn(&answer(1), at(36_100)), Some(false));
         assert_eq!(table.due(at(60_000)), None);
         table.resolve(address(1), at(70_000));
         for second in 75..78 {
@@ -310,7 +311,7 @@ mod tests {
         table.learn(&Told { overrides: true, ..liar }, at(3));
         assert_eq!(table.resolve(address(1), at(4)), Some(other));
         // An unsolicited one about a host that nobody has asked for.
-        assert!(!table.learn(&answer(2), at(5)));
+        assert_eq!(table.learn(&answer(2), at(5)), None);
         assert_eq!(table.len(), 1);
     }
 
@@ -335,6 +336,6 @@ mod tests {
         assert!(!table.is_known(address(5000)));
         // A new neighbour still finds a place, and its answer.
         assert_eq!(table.resolve(address(6000), at(3)), None);
-        assert!(table.learn(&answer(6000), at(4)));
+        assert_eq!(table.learn(&answer(6000), at(4)), Some(true));
     }
 }

@@ -167,7 +167,7 @@ impl Host {
             _ => {
                 let mut wire = Wire::new(via, options, now)?;
                 let number = initial_sequence_number(&self.sequence_numbers, key, now);
-                wire.remains.ours = number;
+                (wire.remains.ours, wire.acknowledged) = (number, number);
                 let mut interface = interface_that_draws(number, LOOPBACK_MTU, now);
                 wire.socket_mut().connect(interface.context(), remote, local).map_err(|_| Error::Invalid)?;
                 let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire), charge))?;

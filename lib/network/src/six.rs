@@ -149,6 +149,11 @@ fn is_within(address: Ipv6Addr, prefix: Ipv6Addr, length: u8) -> bool {
     (address.to_bits() ^ prefix.to_bits()) & bits == 0
 }
 
+/// Whether packets to this group may leave a host.
+fn is_group_of_a_network(address: Ipv6Addr) -> bool {
+    address.is_multicast() && address.octets()[1] & 0xf > 1
+}
+
 impl SixNetwork {
     /// Makes the state of a host without addresses, which sends nothing.
     pub(crate) fn new(hardware: [u8; 6], mtu: usize, secret: Secret) -> SixNetwork {
@@ -241,7 +246,7 @@ impl SixNetwork {
         self.narrow.retain(|&(_, until)| until > now);
         self.addresses.retain(|own| own.valid_until > now);
         self.prefixes.retain(|prefix| prefix.until > now);
-        self.routers.retain(|router| router.until > now);
+        self.keep_routers(|router| router.until > now, now);
         for server in &mut self.name_servers {
             *server = server.filter(|&(_, until)| until > now);
         }
@@ -256,6 +261,16 @@ impl SixNetwork {
         }
         self.set_next();
         self.addresses.len() < before
+    }
+
+    /// Keeps some of the routers. When the last one goes, perhaps by a liar's message, routers are asked again.
+    fn keep_routers(&mut self, is_kept: impl FnMut(&DefaultRouter) -> bool, now: Instant) {
+        let before = self.routers.len();
+        self.routers.retain(is_kept);
+        if before > 0 && self.routers.is_empty() {
+            let at = now + Duration::from_millis(self.draw() % 1000);
+            (self.solicitations, self.solicit_at) = (0, at);
+        }
     }
 
     /// Returns the next message that is due.
@@ -317,6 +332,11 @@ impl SixNetwork {
         self.addresses.iter().any(|own| own.address == address && own.is_usable())
     }
 
+    /// Whether the host is in this group: that of all hosts, or that of one of its addresses, also of one to be.
+    pub(crate) fn is_member(&self, group: Ipv6Addr) -> bool {
+        group == ALL_NODES || self.addresses.iter().any(|own| solicited_group(own.address) == group)
+    }
+
     /// Returns the host's address for packets to this destination (RFC 6724): of the same scope, rather one that is
     /// preferred, rather one that has more bits in common.
     pub(crate) fn source_for(&self, remote: Ipv6Addr) -> Option<Ipv6Addr> {
@@ -345,7 +365,7 @@ impl SixNetwork {
 
     /// Returns the address for packets to a destination, if there is a way to it.
     pub(crate) fn route(&self, remote: Ipv6Addr) -> Option<Ipv6Addr> {
-        let is_reachable = remote.is_multicast() || is_of_a_host(remote) && self.next_hop(remote).is_some();
+        let is_reachable = is_group_of_a_network(remote) || is_of_a_host(remote) && self.next_hop(remote).is_some();
         if is_reachable { self.source_for(remote) } else { None }
     }
 
@@ -428,9 +448,12 @@ impl SixNetwork {
                     }
                     return reaction;
                 }
-                reaction.is_resolved = self.neighbours.learn(&Told { target, hardware, is_solicited, overrides }, now);
+                let told = Told { target, hardware, is_solicited, overrides };
+                let Some(is_resolved) = self.neighbours.learn(&told, now) else { return reaction };
+                reaction.is_resolved = is_resolved;
                 if !is_router {
-                    self.routers.retain(|router| router.address != target);
+                    self.keep_routers(|router| router.address != target, now);
+                    self.set_next();
                 }
             }
             Discovery::Router(advertisement) => {
@@ -470,14 +493,18 @@ impl SixNetwork {
             reaction.is_resolved = self.neighbours.hear(router, hardware, now);
         }
         let until = now + Duration::from_secs(advertisement.lifetime.into());
-        self.routers.retain(|known| known.address != router);
-        if advertisement.lifetime > 0 && self.routers.len() < ROUTERS && self.routers.try_reserve(1).is_ok() {
-            let preference = advertisement.preference;
-            let behind = self.routers.iter().position(|known| known.preference < preference);
-            let place = behind.unwrap_or(self.routers.len());
-            self.routers.insert(place, DefaultRouter { address: router, preference, until });
+        let preference = advertisement.preference;
+        let is_same = |known: &&mut DefaultRouter| known.address == router && known.preference == preference;
+        if advertisement.lifetime == 0 {
+            self.keep_routers(|known| known.address != router, now);
+        } else if let Some(known) = self.routers.iter_mut().find(is_same) {
+            // It keeps its place: packets do not change their way with every advertisement.
+            known.until = until;
+        } else {
+            self.routers.retain(|known| known.address != router);
+            self.add_router(DefaultRouter { address: router, preference, until });
         }
-        if self.solicitations > 0 || !self.routers.is_empty() {
+        if advertisement.lifetime > 0 {
             // There was an answer.
             self.solicit_at = FAR_AWAY;
         }
@@ -497,6 +524,13 @@ impl SixNetwork {
             self.hear_name_server(server, seconds(lifetime, now), now);
         }
         self.set_next();
+    }
+
+    fn add_router(&mut self, router: DefaultRouter) {
+        if self.routers.len() < ROUTERS && self.routers.try_reserve(1).is_ok() {
+            let behind = self.routers.iter().position(|known| known.preference < router.preference);
+            self.routers.insert(behind.unwrap_or(self.routers.len()), router);
+        }
     }
 
     fn hear_link_prefix(&mut self, advertised: &AdvertisedPrefix, now: Instant) {

@@ -20,7 +20,7 @@ use crate::configuration::{
 use crate::dhcp;
 use crate::frame::Packet;
 use crate::half_open::HalfOpen;
-use crate::host::{FAR_AWAY, Host, Interfaces, interface_of_six};
+use crate::host::{FAR_AWAY, Host, Interfaces, SixAllowances, interface_of_six};
 use crate::link::{self, Answer, Described, Frame, Loopback};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{Secret, halves};
@@ -165,7 +165,7 @@ impl<L: Link> Stack<L> {
             six: SixNetwork::new(hardware.0, capabilities.ip_mtu(), Secret::new(seeds.addresses)),
             checksums: capabilities.checksum.clone(),
             capabilities: capabilities.clone(),
-            answers_of_six: Allowance::NEW,
+            answers_of_six: SixAllowances::NEW,
             limits,
             admits: || true,
             patience,

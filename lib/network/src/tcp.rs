@@ -152,7 +152,7 @@ pub(crate) struct Wire {
     /// Bytes that must still arrive before acknowledgements may wait: a sender begins with little under way, and sends
     /// more with each acknowledgement; and one that gets no answers may never have more under way.
     early: usize,
-    /// Number acknowledged by the last segment.
+    /// Number acknowledged by the last segment; before that, the first number.
     pub(crate) acknowledged: u32,
     /// Sequence number of the first byte that the holder has not received.
     pub(crate) next_expected: u32,
@@ -454,6 +454,15 @@ impl Wire {
             && self.seen.unsent == 0
             && segment.only_acknowledges()
             && segment.acknowledgement == self.acknowledged
+    }
+
+    /// Keeps the number that a segment acknowledges, if it can be the other side's: any host can send any number.
+    pub(crate) fn note_acknowledgement(&mut self, segment: &Segment) {
+        let further = segment.acknowledgement.wrapping_sub(self.acknowledged) as usize;
+        // The end of the stream, or its beginning, has a number too.
+        if segment.acknowledges() && further <= self.socket().send_queue() + 1 {
+            self.acknowledged = segment.acknowledgement;
+        }
     }
 
     /// Returns the sequence number of the other side's next byte.

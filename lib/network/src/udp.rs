@@ -121,6 +121,8 @@ pub(crate) struct Datagrams {
     pub(crate) departing: DepartingDatagrams,
     /// This host's address in the datagrams that wait in `departing`.
     departs_from: Ipv4Addr,
+    /// Receiver of the last datagram over IPv6.
+    sent_to: Option<SocketAddr>,
     pub(crate) failure: Option<Error>,
     /// Whether failures are reported for datagrams to any receiver, and not only for those to the connected end.
     pub(crate) reports_all: bool,
@@ -143,6 +145,7 @@ impl Datagrams {
             ),
             departing: DepartingDatagrams::None,
             departs_from: Ipv4Addr::UNSPECIFIED,
+            sent_to: None,
             failure: None,
             reports_all: false,
             receivers: Waiters::default(),
@@ -353,7 +356,7 @@ impl Host {
             }
             // smoltcp checks the datagram and answers that the port is unreachable.
             _ if local.is_ipv4() => poll_via(&mut self.interfaces, Via::Ethernet, &mut self.stray, frame, answer, now),
-            _ if for_us && self.answers_of_six.takes_one(now) => {
+            _ if for_us && self.answers_of_six.errors.takes_one(now) => {
                 poll_via(&mut self.interfaces, Via::Six, &mut self.stray, frame, answer, now);
             }
             _ => {}
@@ -482,8 +485,9 @@ impl Host {
 
     /// Reports to the sending socket that `remote` is unreachable.
     pub(crate) fn udp_unreachable(&mut self, key: Key) {
-        let connected = self.datagram_table.find(key).or_else(|| self.datagram_table.find(key.anywhere()));
-        let index = connected.or_else(|| self.find_reporting_anywhere(key));
+        let connected = |key| self.datagram_table.find(key).filter(|&index| self.is_connected(index));
+        let index = connected(key).or_else(|| connected(key.anywhere()));
+        let index = index.or_else(|| self.find_reporting_anywhere(key));
         if let Some(socket) = index.and_then(|index| self.datagrams.get_mut(index)) {
             socket.fail(Error::Refused);
         }
@@ -497,7 +501,14 @@ impl Host {
         {
             socket.fail(Error::TooLong);
         }
-        self.find_datagrams(key).is_some()
+        // Any host can send such a report: it counts if the socket has just sent there.
+        let remote = Some(key.remote());
+        let socket = self.find_datagrams(key).and_then(|index| self.datagrams.get(index));
+        socket.is_some_and(|socket| socket.remote == remote || socket.sent_to == remote)
+    }
+
+    fn is_connected(&self, index: u32) -> bool {
+        self.datagrams.get(index).is_some_and(|socket| socket.remote.is_some())
     }
 
     /// Returns the socket without a peer, at the local end of this key, that reports failures of all of its datagrams.
@@ -579,6 +590,7 @@ impl Host {
                 let token = Enveloped { token: Token(departing), envelope };
                 let udp = UdpRepr { src_port: socket.local.address.port(), dst_port: port };
                 send_over_six(from, to, &udp, payload, token, &self.checksums);
+                socket.sent_to = Some(SocketAddr::new(to.into(), port));
                 sent += 1;
             }
             *waits_since = None;

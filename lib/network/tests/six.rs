@@ -364,6 +364,201 @@ fn a_request_that_is_unreachable_fails_at_once() {
     assert_eq!(net.server.connected(id), Err(Error::Unreachable));
 }
 
+/// Returns an IPv6 packet with a datagram, or with another beginning of its transport header.
+fn packet(from: &str, to: &str, protocol: u8, transport: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend((transport.len() as u16).to_be_bytes());
+    packet.extend([protocol, 64]);
+    packet.extend(address(from).octets());
+    packet.extend(address(to).octets());
+    packet.extend(transport);
+    packet
+}
+
+fn ports(from: u16, to: u16) -> Vec<u8> {
+    [&from.to_be_bytes()[..], &to.to_be_bytes(), &[0, 8, 1, 1]].concat()
+}
+
+fn error(kind: u8, size: u32, quoted: &[u8]) -> Vec<u8> {
+    [&[kind, 0, 0, 0][..], &size.to_be_bytes(), quoted].concat()
+}
+
+fn question(target: &str) -> Vec<u8> {
+    let mut question = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    question.extend(address(target).octets());
+    question.extend([1, 1, 2, 0, 0, 0, 0, 2]);
+    question
+}
+
+/// Returns an advertisement of a neighbour.
+fn told(target: &str, flags: u8, hardware: u8) -> Vec<u8> {
+    let mut told = vec![136, 0, 0, 0, flags, 0, 0, 0];
+    told.extend(address(target).octets());
+    told.extend([2, 1, 2, 0, 0, 0, 0, hardware]);
+    told
+}
+
+#[test]
+fn errors_quote_what_this_host_can_have_sent() {
+    let mut net = hearing();
+    let options = DatagramOptions::default();
+    let open = net.server.udp_bind(LocalEnd::of_both(53), &options).unwrap();
+    let within = net.server.udp_bind(LocalEnd::of_both(60), &options).unwrap();
+    net.server.udp_connect(within, Some(end("::1", 61))).unwrap();
+    let out = net.server.udp_bind(LocalEnd::of_both(70), &options).unwrap();
+    net.server.udp_connect(out, Some(end(CLIENT, 71))).unwrap();
+    for (from, to, ends) in [
+        (SERVER, "::", (53, 0)),
+        (SERVER, CLIENT, (53, 0)),
+        (SERVER, CLIENT, (53, 9)),
+        ("::1", "::1", (60, 61)),
+        (SERVER, "::1", (60, 61)),
+        ("fe80::77", CLIENT, (70, 71)),
+        ("::", CLIENT, (70, 71)),
+    ] {
+        let quoted = packet(from, to, 17, &ports(ends.0, ends.1));
+        hear(&mut net, frame(CLIENT, SERVER, 64, &error(1, 0, &quoted)));
+        for id in [open, within, out] {
+            assert_eq!(net.server.take_datagram_failure(id), Ok(None), "{from} to {to}, {ends:?}");
+        }
+    }
+    // To another address than the one that has sent.
+    let quoted = packet(SERVER, CLIENT, 17, &ports(70, 71));
+    hear(&mut net, frame(CLIENT, "fe80::77", 64, &error(1, 0, &quoted)));
+    assert_eq!(net.server.take_datagram_failure(out), Ok(None));
+    hear(&mut net, frame(CLIENT, SERVER, 64, &error(1, 0, &quoted)));
+    assert_eq!(net.server.take_datagram_failure(out), Ok(Some(Error::Refused)));
+}
+
+#[test]
+fn echoes_and_errors_leave_neighbours_their_answers() {
+    let mut net = hearing();
+    for _ in 0..50 {
+        let request = [&[128, 0, 0, 0, 1, 2, 0, 3][..], &[7; 8]].concat();
+        hear(&mut net, frame(CLIENT, SERVER, 64, &request));
+    }
+    net.to_client.borrow_mut().clear();
+    hear(&mut net, frame(CLIENT, SERVER, 255, &question(SERVER)));
+    let sent = pass(&mut net, 0);
+    assert_eq!(sent.iter().filter(|frame| frame[54] == 136).count(), 1);
+}
+
+#[test]
+fn a_datagram_without_a_checksum_is_dropped() {
+    let mut net = hearing();
+    let id = net.server.udp_bind(LocalEnd::of_both(53), &DatagramOptions::default()).unwrap();
+    for port in [53, 54] {
+        let mut datagram = ports(9, port);
+        datagram[6..].fill(0);
+        let mut bytes = vec![2, 0, 0, 0, 0, 15, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+        bytes.extend(packet(CLIENT, SERVER, 17, &datagram));
+        hear(&mut net, bytes);
+    }
+    let mut count = 0;
+    let _ = net.server.udp_receive_with(id, |_, _| count += 1);
+    assert_eq!((count, pass(&mut net, 0).len()), (0, 0));
+}
+
+#[test]
+fn a_router_that_is_lost_is_asked_for_again() {
+    let asked = |sent: &[Vec<u8>]| sent.iter().filter(|frame| frame[54] == 133).count();
+    let mut net = hearing();
+    // One that is no router ends no asking.
+    hear(&mut net, advertisement("fe80::9", 0, &[]));
+    assert!(asked(&pass(&mut net, 20 * SECOND)) > 0);
+    hear(&mut net, advertisement(ROUTER, 60, &[]));
+    assert_eq!(asked(&pass(&mut net, 20 * SECOND)), 0);
+    // One that would have the router at another place, and is not believed.
+    hear(&mut net, frame(ROUTER, "ff02::1", 255, &told(ROUTER, 0, 9)));
+    assert_eq!(net.server.six_routers().count(), 1);
+    hear(&mut net, frame(ROUTER, "ff02::1", 255, &told(ROUTER, 0x20, 9)));
+    assert_eq!(net.server.six_routers().count(), 0);
+    assert_eq!(asked(&pass(&mut net, 20 * SECOND)), 3);
+    hear(&mut net, advertisement(ROUTER, 60, &[]));
+    assert_eq!(asked(&pass(&mut net, 59 * SECOND)), 0);
+    assert_eq!(asked(&pass(&mut net, 20 * SECOND)), 3, "its time is over");
+}
+
+#[test]
+fn routers_keep_their_places() {
+    let mut net = hearing();
+    let routers = ["fe80::1", "fe80::2", "fe80::3"];
+    for router in [routers, [routers[0], routers[2], routers[1]]].concat() {
+        hear(&mut net, advertisement(router, 1800, &[]));
+    }
+    assert_eq!(net.server.six_routers().collect::<Vec<_>>(), routers.map(address));
+}
+
+#[test]
+fn a_host_without_six_hears_nothing_of_it() {
+    let mut net = Net::configured(Faults::default(), 1, [Configuration::default(), Configuration::default()]);
+    let id = net.server.udp_bind(LocalEnd::of_both(53), &DatagramOptions::default()).unwrap();
+    net.server.udp_connect(id, Some(end("::1", 54))).unwrap();
+    let quoted = packet("::1", "::1", 17, &ports(53, 54));
+    hear(&mut net, frame(CLIENT, SERVER, 64, &error(1, 0, &quoted)));
+    assert_eq!(net.server.take_datagram_failure(id), Ok(None));
+}
+
+#[test]
+fn a_group_that_does_not_leave_the_machine_has_no_way() {
+    let mut net = hearing();
+    let id = net.server.udp_bind(LocalEnd::of_both(7), &DatagramOptions::default()).unwrap();
+    for (group, is_possible) in [("ff00::1", false), ("ff01::1", false), ("ff02::1", true)] {
+        let sent = net.server.udp_send_with(id, Some(end(group, 9)), 1, |room| room.fill(0));
+        assert_eq!(sent.is_ok(), is_possible, "{group}");
+    }
+}
+
+/// An acknowledgement that any host can send does not make a number one that is under way.
+#[test]
+fn a_forged_acknowledgement_does_not_help_a_forged_report() {
+    let mut net = net(Faults::default(), 1);
+    let listener = listen(&mut net, 80);
+    let (client, server) = connect(&mut net, listener, end(SERVER, 80));
+    let port = net.client.local_endpoint(client).unwrap().port();
+    send(&mut net.server, server, &[1; 1000], net.now).unwrap();
+    let sent = pass(&mut net, 0);
+    let number = u32::from_be_bytes(sent[0][58..62].try_into().unwrap());
+    let id = net.server.udp_bind(LocalEnd::of_both(7), &DatagramOptions::default()).unwrap();
+    let mut is_narrow_after = |guess: u32| {
+        let mut segment = [&port.to_be_bytes()[..], &80u16.to_be_bytes(), &[0; 4], &guess.to_be_bytes()].concat();
+        segment.extend([0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+        let mut forged = vec![2, 0, 0, 0, 0, 15, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
+        forged.extend(packet(CLIENT, SERVER, 6, &segment));
+        hear(&mut net, forged);
+        let ends = [&80u16.to_be_bytes()[..], &port.to_be_bytes(), &guess.to_be_bytes()].concat();
+        hear(&mut net, frame(CLIENT, SERVER, 64, &error(2, 1280, &packet(SERVER, CLIENT, 6, &ends))));
+        net.server.udp_send_with(id, Some(end(CLIENT, 9)), 1452, |room| room.fill(0)) == Err(Error::TooLong)
+    };
+    assert!(!is_narrow_after(number.wrapping_add(0x4000_0000)));
+    assert!(is_narrow_after(number));
+}
+
+#[test]
+fn a_path_is_narrow_only_for_what_was_sent() {
+    let mut net = hearing();
+    hear(&mut net, advertisement(ROUTER, 1800, &[prefix_option("fec0::", 0xc0, 7200, 3600)]));
+    pass(&mut net, 3 * SECOND);
+    let id = net.server.udp_bind(LocalEnd::of_both(7), &DatagramOptions::default()).unwrap();
+    let far = "2001:db8::1";
+    let own = "fec0::ff:fe00:f";
+    let send = |net: &mut Net, to: &str| {
+        let sent = net.server.udp_send_with(id, Some(end(to, 9)), 1452, |room| room.fill(0));
+        pass(net, 0);
+        sent
+    };
+    let quoted = packet(own, far, 17, &ports(7, 9));
+    let report = |size| frame("2001:db8::99", own, 60, &error(2, size, &quoted));
+    hear(&mut net, report(1280));
+    assert_eq!(send(&mut net, far), Ok(Sent::Bytes(1452)), "nothing was sent there");
+    for size in [0, 1279, 1500, 9000] {
+        hear(&mut net, report(size));
+        assert_eq!(send(&mut net, far), Ok(Sent::Bytes(1452)), "{size}");
+    }
+    hear(&mut net, report(1400));
+    assert_eq!(send(&mut net, far), Err(Error::TooLong));
+}
+
 /// Sends data both ways; it must arrive whole.
 fn exchange(faults: Faults, seed: u64, amount: usize) {
     let mut net = net(faults, seed);
