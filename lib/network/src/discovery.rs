@@ -49,6 +49,11 @@ pub(crate) fn is_of_a_host(address: Ipv6Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.to_ipv4_mapped().is_some())
 }
 
+/// Returns a mask of so many leading bits.
+pub(crate) fn leading_bits(length: u8) -> u128 {
+    !u128::MAX.checked_shr(length.into()).unwrap_or(0)
+}
+
 /// Whether a hardware address is that of one device.
 fn is_of_one_device(address: [u8; 6]) -> bool {
     address[0] & 1 == 0 && address != [0; 6]
@@ -143,18 +148,19 @@ impl<'a> RouterAdvertisement<'a> {
     /// Returns the prefixes that a host may use.
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = AdvertisedPrefix> + use<'a> {
         let read = |(kind, option): DiscoveryOption<'_>| {
+            let length = *option.get(2)?;
             let found = AdvertisedPrefix {
-                length: *option.get(2)?,
+                length,
                 is_on_link: option.get(3)? & 0x80 != 0,
                 is_for_addresses: option.get(3)? & 0x40 != 0,
                 valid: word_at(option, 4)?,
                 preferred: word_at(option, 8)?,
-                prefix: address_at(option, 16)?,
+                prefix: Ipv6Addr::from_bits(address_at(option, 16)?.to_bits() & leading_bits(length)),
             };
             let is_usable = kind == OPTION_PREFIX
                 && found.length <= 128
                 && found.preferred <= found.valid
-                && !found.prefix.is_multicast()
+                && is_of_a_host(found.prefix)
                 && !found.prefix.is_unicast_link_local();
             is_usable.then_some(found)
         };

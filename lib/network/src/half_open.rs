@@ -424,12 +424,17 @@ impl Host {
         let owner = listener.owner.clone();
         let Course { via, key, .. } = request.course;
         let mtu = self.mtu_of(via);
+        let is_narrow =
+            via == Via::Six && matches!(key.remote().ip(), IpAddr::V6(remote) if self.six.is_narrow(remote));
         let charged = Charge::new(owner.as_ref(), Held::Connection, options.memory() + key.memory_beyond_four(), free);
         let made = charged.and_then(|charge| Ok((charge, answered(request, &options, mtu)?))).and_then(
             |(charge, mut wire)| {
                 wire.look();
                 wire.last_heard = now;
                 wire.acknowledged = segment.acknowledgement;
+                if is_narrow {
+                    wire.via = Via::NarrowSix;
+                }
                 self.add(Connection::new(key, Holder::Queued, Engine::Wire(wire), charge))
             },
         );

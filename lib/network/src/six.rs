@@ -6,7 +6,8 @@
 //! be sent, [`SixNetwork::hear`] takes one that has come.
 //!
 //! **Trust.** Any host of the same network can send advertisements, and IPv6 has no protection against that. A liar's
-//! power is bounded: numbers of addresses, prefixes, routers and name servers are limited, the first ones stay; an
+//! power is bounded: numbers of addresses, prefixes, routers and name servers are limited, and the first ones stay as
+//! long as they are advertised again; an
 //! address that is in use keeps at least two hours (RFC 4862, section 5.5.3); a size of packets below IPv6's least does
 //! not count.
 
@@ -18,7 +19,7 @@ use smoltcp::time::{Duration, Instant};
 use crate::configuration::{NAME_SERVERS, SixAddress};
 use crate::discovery::{
     ALL_NODES, AdvertisedPrefix, Discovery, OwnMessage, RouterAdvertisement, hardware_of_group, is_of_a_host,
-    solicited_group,
+    leading_bits, solicited_group,
 };
 use crate::host::FAR_AWAY;
 use crate::neighbours::{NeighbourTable, Question, Told};
@@ -29,6 +30,11 @@ use crate::table::Key;
 const ADDRESSES: usize = 5;
 const PREFIXES: usize = 8;
 const ROUTERS: usize = 4;
+/// Shortest prefix whose hosts are neighbours: a liar's short one would have it receive what is for other networks.
+const SHORTEST_ON_LINK: u8 = 48;
+/// Time after which something that was not advertised again gives its place to something else. Routers advertise at
+/// least every 30 minutes (RFC 4861, section 6.2.1).
+const ADVERTISED_AGAIN: Duration = Duration::from_secs(60 * 60);
 /// Number of destinations whose path carries small packets only; the oldest are forgotten first.
 const NARROW_PATHS: usize = 32;
 /// Time for which the path to a destination counts as narrow (RFC 8201, section 4).
@@ -70,6 +76,8 @@ struct HostAddress {
     conflicts: u8,
     preferred_until: Instant,
     valid_until: Instant,
+    /// Time of the last advertisement of its prefix.
+    heard: Instant,
 }
 
 impl HostAddress {
@@ -96,6 +104,14 @@ struct LinkPrefix {
     prefix: Ipv6Addr,
     length: u8,
     until: Instant,
+    heard: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NameServer {
+    address: Ipv6Addr,
+    until: Instant,
+    heard: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +119,7 @@ struct DefaultRouter {
     address: Ipv6Addr,
     preference: i8,
     until: Instant,
+    heard: Instant,
 }
 
 /// Consequences of a message that has come.
@@ -125,7 +142,7 @@ pub(crate) struct SixNetwork {
     prefixes: Vec<LinkPrefix>,
     /// The preferred ones first.
     routers: Vec<DefaultRouter>,
-    name_servers: [Option<(Ipv6Addr, Instant)>; NAME_SERVERS],
+    name_servers: Vec<NameServer>,
     narrow: Vec<(Ipv6Addr, Instant)>,
     link_mtu: usize,
     mtu: usize,
@@ -145,8 +162,17 @@ fn seconds(lifetime: u32, now: Instant) -> Instant {
 
 /// Returns whether an address begins with a prefix of this length.
 fn is_within(address: Ipv6Addr, prefix: Ipv6Addr, length: u8) -> bool {
-    let bits = !u128::MAX.checked_shr(length.into()).unwrap_or(0);
-    (address.to_bits() ^ prefix.to_bits()) & bits == 0
+    (address.to_bits() ^ prefix.to_bits()) & leading_bits(length) == 0
+}
+
+/// Makes room in a list for one more, perhaps by removing what was not advertised again for longest.
+fn make_room<T>(list: &mut Vec<T>, most: usize, heard: impl Fn(&T) -> Instant, now: Instant) -> bool {
+    if list.len() < most {
+        return list.try_reserve(1).is_ok();
+    }
+    let oldest = (0..list.len()).min_by_key(|&index| heard(&list[index]));
+    let forgotten = oldest.filter(|&index| heard(&list[index]) + ADVERTISED_AGAIN <= now);
+    forgotten.map(|index| list.remove(index)).is_some()
 }
 
 /// Whether packets to this group may leave a host.
@@ -165,7 +191,7 @@ impl SixNetwork {
             addresses: Vec::new(),
             prefixes: Vec::new(),
             routers: Vec::new(),
-            name_servers: [None; NAME_SERVERS],
+            name_servers: Vec::new(),
             narrow: Vec::new(),
             link_mtu: mtu,
             mtu,
@@ -211,13 +237,23 @@ impl SixNetwork {
     }
 
     fn add_address(&mut self, prefix: Ipv6Addr, preferred_until: Instant, valid_until: Instant, now: Instant) {
-        if self.addresses.len() >= ADDRESSES || self.addresses.try_reserve(1).is_err() {
+        if self.addresses.len() >= ADDRESSES {
+            // The place is free when the connections of the old one have ended.
+            let of_prefixes = self.addresses.iter_mut().filter(|own| !own.address.is_unicast_link_local());
+            if let Some(oldest) =
+                of_prefixes.min_by_key(|own| own.heard).filter(|own| own.heard + ADVERTISED_AGAIN <= now)
+            {
+                oldest.valid_until = now;
+            }
+            return;
+        }
+        if self.addresses.try_reserve(1).is_err() {
             return;
         }
         // Hosts that start together, or hear the same advertisement, do not all ask at once (RFC 4862, section 5.4.2).
         let at = now + Duration::from_millis(self.draw() % 1000);
         let (address, state) = (self.candidate(prefix, 0), AddressState::Tentative { at });
-        self.addresses.push(HostAddress { address, state, conflicts: 0, preferred_until, valid_until });
+        self.addresses.push(HostAddress { address, state, conflicts: 0, preferred_until, valid_until, heard: now });
         self.next = self.next.min(at);
     }
 
@@ -231,7 +267,7 @@ impl SixNetwork {
         let paths = self.narrow.iter().map(|&(_, until)| until);
         let prefixes = self.prefixes.iter().map(|prefix| prefix.until);
         let routers = self.routers.iter().map(|router| router.until);
-        let servers = self.name_servers.iter().flatten().map(|&(_, until)| until);
+        let servers = self.name_servers.iter().map(|server| server.until);
         let others = addresses.chain(paths).chain(prefixes).chain(routers).chain(servers);
         self.next = others.chain([self.solicit_at]).min().unwrap_or(FAR_AWAY);
     }
@@ -247,9 +283,7 @@ impl SixNetwork {
         self.addresses.retain(|own| own.valid_until > now);
         self.prefixes.retain(|prefix| prefix.until > now);
         self.keep_routers(|router| router.until > now, now);
-        for server in &mut self.name_servers {
-            *server = server.filter(|&(_, until)| until > now);
-        }
+        self.name_servers.retain(|server| server.until > now);
         for own in &mut self.addresses {
             if matches!(own.state, AddressState::Asked { until } if until <= now) {
                 own.state = AddressState::Usable;
@@ -499,10 +533,10 @@ impl SixNetwork {
             self.keep_routers(|known| known.address != router, now);
         } else if let Some(known) = self.routers.iter_mut().find(is_same) {
             // It keeps its place: packets do not change their way with every advertisement.
-            known.until = until;
+            (known.until, known.heard) = (until, now);
         } else {
             self.routers.retain(|known| known.address != router);
-            self.add_router(DefaultRouter { address: router, preference, until });
+            self.add_router(DefaultRouter { address: router, preference, until, heard: now });
         }
         if advertisement.lifetime > 0 {
             // There was an answer.
@@ -513,21 +547,21 @@ impl SixNetwork {
             reaction.is_resized = core::mem::replace(&mut self.mtu, mtu) != mtu;
         }
         for prefix in advertisement.prefixes() {
-            if prefix.is_on_link {
+            if prefix.is_on_link && prefix.length >= SHORTEST_ON_LINK {
                 self.hear_link_prefix(&prefix, now);
             }
-            if prefix.is_for_addresses && prefix.length == 64 && is_of_a_host(prefix.prefix) {
+            if prefix.is_for_addresses && prefix.length == 64 {
                 self.hear_address_prefix(&prefix, now);
             }
         }
         for (server, lifetime) in advertisement.name_servers() {
-            self.hear_name_server(server, seconds(lifetime, now), now);
+            self.hear_name_server(server, seconds(lifetime.min(KEPT), now), now);
         }
         self.set_next();
     }
 
     fn add_router(&mut self, router: DefaultRouter) {
-        if self.routers.len() < ROUTERS && self.routers.try_reserve(1).is_ok() {
+        if make_room(&mut self.routers, ROUTERS, |known| known.heard, router.heard) {
             let behind = self.routers.iter().position(|known| known.preference < router.preference);
             self.routers.insert(behind.unwrap_or(self.routers.len()), router);
         }
@@ -540,10 +574,10 @@ impl SixNetwork {
         if let Some(index) = self.prefixes.iter().position(known) {
             match valid {
                 0 => drop(self.prefixes.swap_remove(index)),
-                _ => self.prefixes[index].until = until,
+                _ => (self.prefixes[index].until, self.prefixes[index].heard) = (until, now),
             }
-        } else if valid > 0 && self.prefixes.len() < PREFIXES && self.prefixes.try_reserve(1).is_ok() {
-            self.prefixes.push(LinkPrefix { prefix, length, until });
+        } else if valid > 0 && make_room(&mut self.prefixes, PREFIXES, |known| known.heard, now) {
+            self.prefixes.push(LinkPrefix { prefix, length, until, heard: now });
         }
     }
 
@@ -556,7 +590,7 @@ impl SixNetwork {
             }
             return;
         };
-        own.preferred_until = preferred_until;
+        (own.preferred_until, own.heard) = (preferred_until, now);
         let kept = seconds(KEPT, now);
         own.valid_until = if valid > KEPT || valid_until > own.valid_until {
             valid_until
@@ -566,15 +600,15 @@ impl SixNetwork {
         };
     }
 
-    fn hear_name_server(&mut self, server: Ipv6Addr, until: Instant, now: Instant) {
-        let is_same = |place: &&mut Option<(Ipv6Addr, Instant)>| place.is_some_and(|(known, _)| known == server);
-        let place = match self.name_servers.iter_mut().find(is_same) {
-            Some(place) => Some(place),
-            None if until > now => self.name_servers.iter_mut().find(|place| place.is_none()),
-            None => None,
-        };
-        if let Some(place) = place {
-            *place = (until > now).then_some((server, until));
+    fn hear_name_server(&mut self, address: Ipv6Addr, until: Instant, now: Instant) {
+        if let Some(index) = self.name_servers.iter().position(|known| known.address == address) {
+            if until <= now {
+                self.name_servers.remove(index);
+            } else {
+                (self.name_servers[index].until, self.name_servers[index].heard) = (until, now);
+            }
+        } else if until > now && make_room(&mut self.name_servers, NAME_SERVERS, |known| known.heard, now) {
+            self.name_servers.push(NameServer { address, until, heard: now });
         }
     }
 
@@ -592,7 +626,7 @@ impl SixNetwork {
 
     /// Returns the servers that resolve names.
     pub(crate) fn name_servers(&self) -> impl Iterator<Item = Ipv6Addr> {
-        self.name_servers.iter().flatten().map(|&(server, _)| server)
+        self.name_servers.iter().map(|server| server.address)
     }
 
     /// Returns the networks whose hosts are neighbours, and their number of leading bits.

@@ -331,6 +331,61 @@ fn liars_are_bounded() {
     assert!((1..100).contains(&answers.len()), "{} answers", answers.len());
 }
 
+/// A liar's entries last as long as it goes on: after an hour of silence a router has their places.
+#[test]
+fn what_a_liar_has_advertised_once_gives_its_place() {
+    let mut net = hearing();
+    let servers = |address: &str| {
+        let mut servers = vec![25, 3, 0, 0, 0xff, 0xff, 0xff, 0xff];
+        servers.extend(self::address(address).octets());
+        servers
+    };
+    for number in 1..20 {
+        let prefix = format!("2001:db8:{number:x}::");
+        let options = [prefix_option(&prefix, 0xc0, u32::MAX, u32::MAX), servers(&format!("{prefix}53"))];
+        hear(&mut net, advertisement(&format!("fe80::{number:x}"), 0xffff, &options));
+    }
+    pass(&mut net, 3 * SECOND);
+    let honest = [prefix_option("fec0::", 0xc0, 86400, 3600), servers("fec0::3")];
+    let own = address("fec0::ff:fe00:f");
+    let is_served = |net: &Net| {
+        [
+            net.server.six_prefixes().any(|prefix| prefix == (address("fec0::"), 64)),
+            net.server.six_routers().any(|router| router == address(ROUTER)),
+            net.server.six_name_servers().any(|server| server == address("fec0::3")),
+            addresses(net).contains(&own),
+        ]
+    };
+    for round in 0..8 {
+        hear(&mut net, advertisement(ROUTER, 1800, &honest));
+        if round == 0 {
+            assert_eq!(is_served(&net), [false; 4]);
+        }
+        pass(&mut net, 600 * SECOND);
+    }
+    assert_eq!(is_served(&net), [true; 4]);
+    pass(&mut net, 7200 * SECOND);
+    assert_eq!(net.server.six_name_servers().count(), 0, "no server's time is endless");
+}
+
+#[test]
+fn prefixes_are_judged_by_their_leading_bits() {
+    let mut net = hearing();
+    let short = |prefix: &str, length: u8| {
+        let mut option = prefix_option(prefix, 0xc0, 7200, 3600);
+        option[2] = length;
+        option
+    };
+    for option in [short("::1:0:0:1", 64), short("2001::", 3), short("2001:db8::", 47), short("febf::1", 0)] {
+        hear(&mut net, advertisement(ROUTER, 1800, &[option]));
+    }
+    pass(&mut net, 3 * SECOND);
+    assert_eq!((net.server.six_prefixes().count(), net.server.six_addresses().count()), (0, 1));
+    hear(&mut net, advertisement(ROUTER, 1800, &[short("2001:db8::77", 64), short("2001:db8:8000::", 48)]));
+    let prefixes = [(address("2001:db8::"), 64), (address("2001:db8:8000::"), 48)];
+    assert_eq!(net.server.six_prefixes().collect::<Vec<_>>(), prefixes);
+}
+
 #[test]
 fn an_echo_is_answered_and_a_forged_one_is_not() {
     let mut net = hearing();
