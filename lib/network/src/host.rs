@@ -149,7 +149,7 @@ pub(crate) fn interface_of_six(ethernet: &DeviceCapabilities, mtu: usize, seed: 
     interface
 }
 
-/// What this host does for strangers over IPv6. No kind takes another one's.
+/// Bounds of the answers to strangers over IPv6. No kind takes another one's.
 pub(crate) struct SixAllowances {
     /// Messages of neighbour discovery that are handled before their turn.
     urgent: Allowance,

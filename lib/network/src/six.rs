@@ -7,9 +7,8 @@
 //!
 //! **Trust.** Any host of the same network can send advertisements, and IPv6 has no protection against that. A liar's
 //! power is bounded: numbers of addresses, prefixes, routers and name servers are limited, and the first ones stay as
-//! long as they are advertised again; an
-//! address that is in use keeps at least two hours (RFC 4862, section 5.5.3); a size of packets below IPv6's least does
-//! not count.
+//! long as they are advertised again; an address that is in use keeps at least two hours (RFC 4862, section 5.5.3); a
+//! size of packets below IPv6's least does not count.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -91,6 +91,11 @@ pub(crate) struct SixWay {
     from: Ipv6Addr,
     to: Ipv6Addr,
     port: u16,
+    /// Whether it waits for a hardware address, and the milliseconds at which that began.
+    waits: bool,
+    since: u32,
+    /// Turn of the socket in which it was looked at last.
+    turn: u8,
 }
 
 /// Datagrams that wait for the device, or for a hardware address. A socket has those of one family at a time.
@@ -99,8 +104,9 @@ pub(crate) enum DepartingDatagrams {
     Four(SocketSet<'static>),
     Six {
         datagrams: PacketBuffer<'static, SixWay>,
-        /// Time since which the first one waits for a hardware address.
-        waits_since: Option<Instant>,
+        /// Number of those that wait for a hardware address. They are behind those that were not looked at yet.
+        waiting: usize,
+        turn: u8,
     },
 }
 
@@ -109,6 +115,12 @@ const BURST: usize = 8;
 
 /// Time for which a datagram waits for a hardware address: as long as a neighbour is asked.
 const RESOLUTION_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Number of datagrams of a socket that wait for hardware addresses. The oldest makes way for a further one.
+const UNRESOLVED: usize = 8;
+
+/// Number of datagrams that a socket looks at before the next one's turn.
+const LOOKS: usize = 32;
 
 /// Longest payload of one datagram: the capacity of an IPv4 packet.
 pub(crate) const LONGEST: usize = 65_507;
@@ -199,7 +211,7 @@ impl Datagrams {
             self.departing = DepartingDatagrams::None;
             let records = zeroed(PacketMetadata::EMPTY, self.options.datagrams)?;
             let datagrams = PacketBuffer::new(records, zeroed(0, self.options.send_buffer)?);
-            self.departing = DepartingDatagrams::Six { datagrams, waits_since: None };
+            self.departing = DepartingDatagrams::Six { datagrams, waiting: 0, turn: 0 };
         }
         match &mut self.departing {
             DepartingDatagrams::Six { datagrams, .. } => Ok(Some(datagrams)),
@@ -475,7 +487,9 @@ impl Host {
             return Err(Error::TooLong);
         }
         let Some(departing) = socket.departing_six()? else { return Ok(Sent::Full) };
-        match departing.enqueue(length, SixWay { from: own, to: remote, port: to.port() }) {
+        match departing
+            .enqueue(length, SixWay { from: own, to: remote, port: to.port(), waits: false, since: 0, turn: 0 })
+        {
             Ok(room) => fill(room),
             Err(_) => return Ok(Sent::Full),
         }
@@ -552,34 +566,52 @@ impl Host {
         sent.max(1)
     }
 
-    /// Lets a socket send stored datagrams over IPv6. Returns their number, and at least one.
+    /// Lets a socket send stored datagrams over IPv6. Returns their number, and at least one. One for which no hardware
+    /// address is known lets the others go first.
     fn egress_of_six<L: Link>(&mut self, link: &mut L, index: u32, now: Instant) -> usize {
-        let mut sent = 0;
-        let mut has_dropped = false;
+        let milliseconds = now.total_millis() as u32;
+        let (mut sent, mut looks) = (0, 0);
+        let (mut has_dropped, mut is_waiting) = (false, false);
+        let mut spare = Vec::new();
+        if let Some(Datagrams { departing: DepartingDatagrams::Six { turn, .. }, .. }) = self.datagrams.get_mut(index) {
+            *turn = turn.wrapping_add(1);
+        }
         while let Some(socket) = self.datagrams.get_mut(index)
-            && let DepartingDatagrams::Six { datagrams, waits_since } = &mut socket.departing
-            && let Ok((&SixWay { from, to, port }, payload)) = datagrams.peek()
+            && let DepartingDatagrams::Six { datagrams, waiting, turn } = &mut socket.departing
+            && let Ok((&way, payload)) = datagrams.peek()
         {
-            if sent == BURST {
+            let SixWay { from, to, port, waits, .. } = way;
+            let is_seen = waits && way.turn == *turn;
+            if is_seen && *waiting <= UNRESOLVED {
+                break;
+            }
+            if sent == BURST || looks == LOOKS {
                 self.datagram_work.push(index);
                 break;
             }
+            looks += 1;
             // The address may be lost meanwhile: another host's by now.
             if self.six.is_own(from) {
-                let Some(hardware) = self.six.hardware_of(to.into(), now) else {
-                    let since = *waits_since.get_or_insert(now);
-                    if now < since + RESOLUTION_PATIENCE {
-                        self.datagram_timers.no_later_than(index, now + RESOLUTION_RETRY);
-                        self.discover(link, now);
-                        break;
+                let hardware = if is_seen { None } else { self.six.hardware_of(to.into(), now) };
+                let Some(hardware) = hardware else {
+                    let since = if waits { way.since } else { milliseconds };
+                    let waited = u64::from(milliseconds.wrapping_sub(since));
+                    let is_over = waits && (*waiting > UNRESOLVED || waited >= RESOLUTION_PATIENCE.total_millis());
+                    *waiting -= usize::from(waits);
+                    if is_over {
+                        let _ = datagrams.dequeue();
+                        let remote = SocketAddr::new(to.into(), port);
+                        if socket.remote == Some(remote) || socket.reports_all {
+                            socket.fail(Error::Unreachable);
+                        }
+                        has_dropped = true;
+                    } else {
+                        let way = SixWay { waits: true, since, turn: *turn, ..way };
+                        let is_kept = move_behind(datagrams, way, &mut spare);
+                        *waiting += usize::from(is_kept);
+                        has_dropped |= !is_kept;
+                        is_waiting = true;
                     }
-                    *waits_since = None;
-                    let _ = datagrams.dequeue();
-                    let remote = SocketAddr::new(to.into(), port);
-                    if socket.remote == Some(remote) || socket.reports_all {
-                        socket.fail(Error::Unreachable);
-                    }
-                    has_dropped = true;
                     continue;
                 };
                 let Some(departing) = link.depart() else {
@@ -593,9 +625,13 @@ impl Host {
                 socket.sent_to = Some(SocketAddr::new(to.into(), port));
                 sent += 1;
             }
-            *waits_since = None;
+            *waiting -= usize::from(waits);
             let _ = datagrams.dequeue();
             has_dropped = true;
+        }
+        if is_waiting {
+            self.datagram_timers.no_later_than(index, now + RESOLUTION_RETRY);
+            self.discover(link, now);
         }
         if has_dropped && let Some(socket) = self.datagrams.get_mut(index) {
             socket.senders.wake_all();
@@ -614,6 +650,17 @@ impl Host {
         self.datagrams.remove(id.index);
         Ok(())
     }
+}
+
+/// Moves the first datagram behind the others, with this record. It is lost if the memory for that is short.
+fn move_behind(datagrams: &mut PacketBuffer<'static, SixWay>, way: SixWay, spare: &mut Vec<u8>) -> bool {
+    let Ok((_, payload)) = datagrams.dequeue() else { return false };
+    spare.clear();
+    if spare.try_reserve(payload.len()).is_err() {
+        return false;
+    }
+    spare.extend_from_slice(payload);
+    datagrams.enqueue(spare.len(), way).map(|room| room.copy_from_slice(spare)).is_ok()
 }
 
 /// Sends a datagram over IPv6.

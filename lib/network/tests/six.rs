@@ -227,6 +227,65 @@ fn a_host_that_is_not_there_is_given_up() {
     assert_eq!(far, Err(Error::Unreachable));
 }
 
+/// Hosts that are not there do not hold up what goes to others.
+#[test]
+fn a_silent_neighbour_does_not_block_others() {
+    let mut net = net(Faults::default(), 1);
+    let options = DatagramOptions::default();
+    let here = net.server.udp_bind(LocalEnd::of_both(53), &options).unwrap();
+    let id = net.client.udp_bind(LocalEnd::of_both(0), &options).unwrap();
+    let send = |net: &mut Net, to: &str, number: u8| {
+        net.client.udp_send_with(id, Some(end(to, 53)), 100, |room| room.fill(number))
+    };
+    let received = |net: &mut Net| {
+        let mut numbers = Vec::new();
+        while net.server.udp_receive_with(here, |_, bytes| numbers.push(bytes[99])) == Ok(Some(())) {}
+        numbers
+    };
+    for round in 0..10u8 {
+        for number in 0..6 {
+            assert_eq!(
+                send(&mut net, &format!("fe80::{:x}", 0x99 + 7 * u16::from(round % 5) + number), 100),
+                Ok(Sent::Bytes(100))
+            );
+        }
+        assert_eq!(send(&mut net, SERVER, round), Ok(Sent::Bytes(100)));
+        net.pass(20 * MILLISECOND);
+        assert_eq!(received(&mut net), [round], "round {round}");
+    }
+    // Everything that waits is over after three seconds, and reported to one that wants that.
+    net.pass(4 * SECOND);
+    net.client.udp_connect(id, Some(end("fe80::99", 53))).unwrap();
+    for _ in 0..3 {
+        net.client.udp_send_with(id, None, 1, |room| room.fill(1)).unwrap();
+    }
+    net.pass(4 * SECOND);
+    assert_eq!(net.client.take_datagram_failure(id), Ok(Some(Error::Unreachable)));
+    net.pass(20 * SECOND);
+    assert_eq!(net.client.take_datagram_failure(id), Ok(None));
+}
+
+/// Datagrams that wait arrive in their order, and as they were.
+#[test]
+fn datagrams_that_wait_arrive_in_order() {
+    let mut net = net(Faults::default(), 1);
+    let options = DatagramOptions { datagrams: 8, ..DatagramOptions::default() };
+    let here = net.server.udp_bind(LocalEnd::of_both(53), &options).unwrap();
+    let id = net.client.udp_bind(LocalEnd::of_both(0), &options).unwrap();
+    for number in 1..=7usize {
+        let sent = net.client.udp_send_with(id, Some(end(SERVER, 53)), number * 100, |room| room.fill(number as u8));
+        assert_eq!(sent, Ok(Sent::Bytes(number * 100)));
+    }
+    net.client.poll(net.now);
+    net.client.poll(net.now + MILLISECOND);
+    net.pass(20 * MILLISECOND);
+    let mut numbers = Vec::new();
+    let mut take =
+        |_, bytes: &[u8]| numbers.push((bytes.len(), bytes.iter().all(|&byte| usize::from(byte) * 100 == bytes.len())));
+    while net.server.udp_receive_with(here, &mut take).unwrap().is_some() {}
+    assert_eq!(numbers, (1..=7).map(|number| (number * 100, true)).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_router_gives_addresses_a_way_and_name_servers() {
     let mut net = hearing();
