@@ -1,6 +1,6 @@
 //! IPv6 on the wire: addresses by routers' advertisements, neighbours, TCP and UDP, and liars.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use network::{
     Addressing, Configuration, ConnectionId, DatagramId, DatagramOptions, Error, LocalEnd, Received, Sent, Sharing,
@@ -542,6 +542,39 @@ fn errors_quote_what_this_host_can_have_sent() {
     assert_eq!(net.server.take_datagram_failure(out), Ok(None));
     hear(&mut net, frame(CLIENT, SERVER, 64, &error(1, 0, &quoted)));
     assert_eq!(net.server.take_datagram_failure(out), Ok(Some(Error::Refused)));
+}
+
+#[test]
+fn errors_of_four_quote_what_this_host_can_have_sent() {
+    let mut net = Net::new(Faults::default(), 1);
+    let (own, other) = (wire::SERVER, wire::CLIENT);
+    let id = net.server.udp_bind(LocalEnd::of_both(53), &DatagramOptions::default()).unwrap();
+    let sum = |bytes: &[u8]| {
+        let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
+    };
+    let packet = |from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload: &[u8]| {
+        let mut header = vec![0x45, 0, 0, 20 + payload.len() as u8, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+        header.extend(from.octets());
+        header.extend(to.octets());
+        let checksum = sum(&header);
+        header[10..12].copy_from_slice(&checksum);
+        [&header, payload].concat()
+    };
+    let mut fails_after = |from: Ipv4Addr, to: Ipv4Addr, ends: [u16; 2]| {
+        let mut error = [&[3, 3, 0, 0, 0, 0, 0, 0][..], &packet(from, to, 17, &ports(ends[0], ends[1]))].concat();
+        let checksum = sum(&error);
+        error[2..4].copy_from_slice(&checksum);
+        let hardware = [2, 0, 0, 0, 0, 15, 2, 0, 0, 0, 0, 2, 8, 0];
+        hear(&mut net, [&hardware[..], &packet(other, own, 1, &error)].concat());
+        let failed = net.server.take_datagram_failure(id).unwrap().is_some();
+        net.server.udp_connect(id, Some(SocketAddr::new(other.into(), 9))).unwrap();
+        failed
+    };
+    assert!(!fails_after(own, Ipv4Addr::UNSPECIFIED, [53, 0]));
+    assert!(fails_after(own, other, [53, 9]));
+    assert!(!fails_after(Ipv4Addr::LOCALHOST, other, [53, 9]));
+    assert!(!fails_after(other, other, [53, 9]));
 }
 
 #[test]
