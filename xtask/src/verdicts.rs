@@ -172,6 +172,12 @@ const REASONS: &[(&str, &str, &str, &str)] = &[
          same servers are equal or better.",
     ),
     (
+        "user-interrupt",
+        "",
+        "_kernel_entries_wall",
+        "By the host's clock an interrupt may come while its receiver is in the kernel, at a tick: the kernel delivers it.",
+    ),
+    (
         "workers",
         "oversubscribed_",
         "",

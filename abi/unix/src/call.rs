@@ -372,10 +372,11 @@ system_calls! {
     /// `SCHED_RR`.
     SetClassPriority = 118 sched_setparam(process: Number, parameter: Input) Never;
     /// Sets the class of a process (0: the caller), and its real-time priority, which decide its priority while it
-    /// publishes none: `SCHED_OTHER` and `SCHED_BATCH` (0) leave it to the nice value, with `SCHED_IDLE` (0) it runs
-    /// behind all others that have time left, with `SCHED_FIFO` and `SCHED_RR` (1 to 99) before all usual ones; those
-    /// need `CAP_SYS_NICE`, as does leaving `SCHED_IDLE`. A child has its parent's class, but with
-    /// `SCHED_RESET_ON_FORK`. A class is the whole process's, and the number may be that of any of its threads.
+    /// publishes none: `SCHED_OTHER` and `SCHED_BATCH` (0) leave it to the nice value, `SCHED_IDLE` (0) is the last one
+    /// in front of used-up budgets, `SCHED_FIFO` and `SCHED_RR` (1 to 99) are the first four; those need
+    /// `CAP_SYS_NICE`, as does leaving `SCHED_IDLE`. A child has its parent's class; with `SCHED_RESET_ON_FORK` none of
+    /// real time and no nice value below 0. A class is the whole process's, and the number may be that of any of its
+    /// threads.
     SetClass = 119 sched_setscheduler(process: Number, class: Number, parameter: Input) Never;
     /// Returns the class of a process, with `SCHED_RESET_ON_FORK`.
     GetClass = 120 sched_getscheduler(process: Number) Never;
@@ -583,8 +584,8 @@ system_calls! {
     LockAllMemory = 230 mlockall(flags: Number) Never;
     /// Undoes `mlockall`.
     UnlockAllMemory = 231 munlockall() Never;
-    /// Writes a byte for each page of a range: 1 if it is there, 0 if its first use makes it. `ENOMEM` if a part of the
-    /// range is not mapped.
+    /// Writes a byte for each page of a range: 1 if it is there, as those of files and memory in common always count, 0
+    /// if its first use makes it. `ENOMEM` if a part of the range is not mapped.
     Residence = 232 mincore(address: Number, size: Length, pages: Output) Never;
     /// Takes advice about memory. `MADV_DONTNEED` gives the pages of private anonymous memory back, which then reads as
     /// zeros; other advice has no effect.
@@ -623,8 +624,8 @@ system_calls! {
     /// than 249 bytes; the name has no effect.
     MemoryFile = 279 memfd_create(name: Path, flags: Number) Never;
     /// Replaces the program of the calling process, as `execve`, by one at a path from an open directory, or with
-    /// `AT_EMPTY_PATH` and an empty path by an open file. A script is found by its interpreter under `/proc/self/fd`,
-    /// so it must not be closed by `execve`. `EINVAL` for other flags.
+    /// `AT_EMPTY_PATH` and an empty path by an open file. The interpreter of a script finds it under `/dev/fd`, so it
+    /// is `ENOENT` if its descriptor is closed by `execve`. `EINVAL` for other flags.
     ExecuteAt = 281 execveat(directory: Descriptor, path: Path, arguments: Input, environment: Input, flags: Number) Never by Worker;
     /// Keeps a range of memory in memory, as `mlock`; the flag `MLOCK_ONFAULT` has no effect.
     LockMemoryWith = 284 mlock2(address: Number, size: Length, flags: Number) Never;

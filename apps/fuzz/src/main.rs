@@ -259,6 +259,16 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         SystemCall::Execute | SystemCall::Spawn => {
             arguments[0] = random.of(&[0, 1, areas.input + 3 * STEP, areas.input + 7 * STEP])
         }
+        SystemCall::ExecuteAt => {
+            arguments[1] = random.of(&[0, 1, areas.input + 3 * STEP, areas.input + 7 * STEP]);
+            // Without `AT_EMPTY_PATH`: an open file could be a program.
+            arguments[4] = random.of(&[0, 1, 0x100, 1 << 31]);
+        }
+        // A byte for each page of a long range would be written over everything behind the area.
+        SystemCall::Residence => arguments[1] = random.of(&[0, 1, 4096, 1 << 20, usize::MAX]),
+        SystemCall::SetLimit if matches!(arguments[0] as u32, limit::DESCRIPTORS | limit::KERNEL_MEMORY) => {
+            arguments[1] = random.of(&[0, 1, usize::MAX, 0xffff_ffc0_8020_0000])
+        }
         SystemCall::Kill | SystemCall::KillThread | SystemCall::SignalQueue => {
             arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX])
         }

@@ -775,6 +775,16 @@ impl AddressSpace {
         self.regions.at(address).map(Self::view)
     }
 
+    /// Returns whether a page of anonymous memory of the process is there. Pages that others may have in common with it
+    /// always are: which of a file's pages have been used is nobody's business.
+    pub fn is_resident(&self, page: u64) -> bool {
+        match self.regions.at(page).map(|region| &region.backing) {
+            Some(Backing::Anonymous) => self.table.page_at(page).is_some(),
+            Some(_) => true,
+            None => false,
+        }
+    }
+
     /// Returns the first region that ends above the address.
     #[must_use]
     pub fn region_above(&self, address: u64) -> Option<RegionView> {

@@ -68,7 +68,7 @@ use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicI8, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ::signals::{Information, Signal};
 use abi_queue::completion;
@@ -100,7 +100,7 @@ use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
 use crate::process::beginnings::Beginnings;
 use crate::process::capabilities::Authority;
-use crate::process::class::Class;
+use crate::process::class::{Class, ClassAndNice};
 use crate::process::completions::{Completions, completions_capacity};
 use crate::process::core_file::Dump;
 use crate::process::exit_status::Ending;
@@ -305,11 +305,9 @@ pub(crate) struct Process {
     pub started: u64,
     /// Priority with which it was started.
     base_priority: Priority,
-    /// The nice value that was set for it, and the priority while it publishes nothing: the base, changed by that.
-    nice: AtomicI8,
+    /// Its class and its nice value, and the priority while it publishes nothing: the base, changed by these.
+    rank: Mutex<ClassAndNice>,
     default_priority: AtomicU8,
-    /// Its class, as a word of [`Class`].
-    class: AtomicU32,
     /// Its limits of scheduling, and the processor time that it has used.
     pub standing: Standing,
     /// Its authority towards others.
@@ -447,9 +445,8 @@ impl Process {
             executable: Mutex::new(None),
             started: Machine::now(),
             base_priority: default_priority,
-            nice: AtomicI8::new(0),
+            rank: Mutex::new(ClassAndNice::default()),
             default_priority: AtomicU8::new(default_priority.number()),
-            class: AtomicU32::new(Class::default().to_word()),
             standing,
             authority,
             signals: Signals::new(),
@@ -617,39 +614,43 @@ impl Process {
         self.base_priority
     }
 
-    /// Returns its nice value.
-    pub(crate) fn nice(&self) -> i8 {
-        self.nice.load(Ordering::Relaxed)
+    /// Returns its class and its nice value.
+    pub(crate) fn class_and_nice(&self) -> ClassAndNice {
+        *self.rank.lock()
     }
 
-    /// Sets its nice value: each step up is a priority further down from that with which it was started, and five steps
-    /// down are one further up, since there are fewer.
-    pub(crate) fn set_nice(&self, nice: i8) {
-        self.nice.store(nice, Ordering::Relaxed);
-        self.take_default_priority();
+    /// Returns its nice value.
+    pub(crate) fn nice(&self) -> i8 {
+        self.class_and_nice().nice
     }
 
     /// Returns its class of scheduling.
     pub(crate) fn class(&self) -> Class {
-        Class::from_word(self.class.load(Ordering::Relaxed))
+        self.class_and_nice().class
     }
 
-    /// Sets its class.
-    pub(crate) fn set_class(&self, class: Class) {
-        self.class.store(class.to_word(), Ordering::Relaxed);
-        self.take_default_priority();
-    }
-
-    /// Takes the priority that class and nice value stand for.
-    fn take_default_priority(&self) {
-        let (base, nice) = (i32::from(self.base_priority.number()), i32::from(self.nice()));
+    /// Sets class and nice value to those that `decide` makes of the present ones, which nobody changes meanwhile:
+    /// each step of the nice value up is a priority further down from that with which it was started, and five steps
+    /// down are one further up, since there are fewer.
+    pub(crate) fn set_class_and_nice(
+        &self,
+        decide: impl FnOnce(ClassAndNice) -> Result<ClassAndNice, Errno>,
+    ) -> Result<(), Errno> {
+        let mut present = self.rank.lock();
+        let rank = decide(*present)?;
+        *present = rank;
+        let (base, nice) = (i32::from(self.base_priority.number()), i32::from(rank.nice));
         let number = if nice < 0 { base - (4 - nice) / 5 } else { base + nice };
         let by_nice = || Priority::saturating(number.max(0) as u64);
-        let priority = self.class().stands_for().unwrap_or_else(by_nice).number();
+        let priority = rank.class.stands_for().unwrap_or_else(by_nice).number();
+        // Under the lock, so that the priority is that of the last rank.
+        let before = self.default_priority.swap(priority, Ordering::Relaxed);
+        drop(present);
         // Threads by the thousand are put in order only for a change.
-        if self.default_priority.swap(priority, Ordering::Relaxed) != priority {
+        if before != priority {
             self.order_workers_anew();
         }
+        Ok(())
     }
 
     /// Returns the processor time of all its workers, in ticks, up to now; never less than before.

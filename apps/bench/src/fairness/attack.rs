@@ -35,6 +35,9 @@ pub const CAPABILITIES: CapabilitySet = CapabilitySet::only(Capability::Kill)
     .or(CapabilitySet::only(Capability::Log))
     .or(CapabilitySet::only(Capability::Observe));
 
+/// The reason why calls on extended attributes fail: the machine of the scenario has no volume.
+const NO_ATTRIBUTES: &str = "files in memory have no attributes";
+
 /// Calls that fail each time, with the reason.
 const REFUSED: &[(SystemCall, &str)] = &[
     (SystemCall::Reboot, "ends the machine"),
@@ -48,6 +51,15 @@ const REFUSED: &[(SystemCall, &str)] = &[
     (SystemCall::SignalWait, "ends at its time limit: the signal that it waits for does not come"),
     (SystemCall::WorkerWait, "ends at its time limit: the completions that it waits for do not come"),
     (SystemCall::SetSession, "leads a session after the first call"),
+    (SystemCall::SetAttribute, NO_ATTRIBUTES),
+    (SystemCall::SetAttributeOfLink, NO_ATTRIBUTES),
+    (SystemCall::SetAttributeOfFile, NO_ATTRIBUTES),
+    (SystemCall::GetAttribute, NO_ATTRIBUTES),
+    (SystemCall::GetAttributeOfLink, NO_ATTRIBUTES),
+    (SystemCall::GetAttributeOfFile, NO_ATTRIBUTES),
+    (SystemCall::RemoveAttribute, NO_ATTRIBUTES),
+    (SystemCall::RemoveAttributeOfLink, NO_ATTRIBUTES),
+    (SystemCall::RemoveAttributeOfFile, NO_ATTRIBUTES),
 ];
 
 /// The way in which a call is made.
@@ -448,6 +460,12 @@ impl Attack {
                 raw(DuplicateTo, [of(&self.file), 60, 0, 0, 0, 0])?;
                 with([60, 60, 0])
             }
+            SetAttribute | SetAttributeOfLink | GetAttribute | GetAttributeOfLink => {
+                with([text(&self.path), at(c"user.name"), buffer, BUFFER, 0])
+            }
+            SetAttributeOfFile | GetAttributeOfFile => with([of(&self.file), at(c"user.name"), buffer, BUFFER, 0]),
+            RemoveAttribute | RemoveAttributeOfLink => with([text(&self.path), at(c"user.name")]),
+            RemoveAttributeOfFile => with([of(&self.file), at(c"user.name")]),
             TruncateAt => with([text(&self.path), BUFFER + turn % 2 * MAPPING]),
             ChangeOwnerAt => with([HERE, text(&self.path), 0, 0, 0]),
             SetTimes => with([HERE, text(&self.path), 0, 0]),

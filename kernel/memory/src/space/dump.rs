@@ -59,7 +59,7 @@ impl AddressSpace {
     ///
     /// # Errors
     /// The address with which the next look begins.
-    pub fn next_present_page(&self, range: Range<u64>) -> Result<u64, u64> {
+    pub fn next_dumped_page(&self, range: Range<u64>) -> Result<u64, u64> {
         let Some(region) = self.regions.get(self.regions.above(range.start)) else { return Err(range.end) };
         let start = range.start.max(region.start);
         let part = start..range.end.min(region.end);

@@ -975,15 +975,16 @@ pub(super) fn synchronise_file_system(call: Call<'_>) -> Decoding {
 /// Performs `sync_file_range`.
 #[inline(never)]
 pub(super) fn synchronise_range(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
     let (start, length) = (call.word(1) as i64, call.word(2) as i64);
     if start < 0 || length < 0 || start.checked_add(length).is_none() || call.unsigned(3) > types::SYNC_FILE_RANGE {
         return Err(Errno::EINVAL);
     }
-    let file = call.file(0)?;
     if file.as_kind::<DiskFile>().is_none() {
         require_file(&file, Errno::ESPIPE)?;
     }
-    synchronise(call)
+    // Without a flag nothing is asked for.
+    if call.unsigned(3) == 0 { Ok(0.into()) } else { synchronise(call) }
 }
 
 /// Performs `readahead`.
@@ -991,7 +992,9 @@ pub(super) fn synchronise_range(call: Call<'_>) -> Decoding {
 pub(super) fn read_ahead(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     file.require_readable()?;
-    require_file(&file, Errno::EINVAL)?;
+    if !file.is_regular() && file.as_kind::<DiskFile>().is_none() {
+        return Err(Errno::EINVAL);
+    }
     call.offset(1)?;
     Ok(0.into())
 }

@@ -707,19 +707,12 @@ pub(super) fn residence(call: Call<'_>) -> Decoding {
         let mut there = [0; PAGES_IN_A_STEP];
         {
             let space = process.space().lock();
-            let mut mapped = rest.start;
-            while mapped < end {
-                mapped = space.region_at(mapped).ok_or(Errno::ENOMEM)?.range.end;
-            }
-            let mut at = rest.start;
-            while at < end {
-                at = match space.next_present_page(at..end) {
-                    Ok(page) => {
-                        there[(page - rest.start) as usize / PAGE] = 1;
-                        page + PAGE as u64
-                    }
-                    Err(next) => next,
-                };
+            let mut mapped = rest.start..rest.start;
+            for (told, page) in there.iter_mut().zip((rest.start..end).step_by(PAGE)) {
+                if page >= mapped.end {
+                    mapped = space.region_at(page).ok_or(Errno::ENOMEM)?.range;
+                }
+                *told = space.is_resident(page).into();
             }
         }
         process.copy_out(*to, &there[..count])?;

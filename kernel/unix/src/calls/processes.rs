@@ -1,5 +1,6 @@
 //! The calls on processes: starting, waiting, ending, groups, limits and capabilities.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
@@ -12,7 +13,7 @@ use crate::asynchronous::operation::{ChildAnswer, Operation};
 use crate::calls::call::{Call, Decoded, Decoding, Pause, admitted, kept_steps};
 use crate::files::machine_end::{self, MachineEnd};
 use crate::process::exit_status::Ending;
-use crate::process::program::Execution;
+use crate::process::program::{Execution, OpenedFile};
 use crate::process::table::Children;
 use crate::process::{Process, authority, limits, program, signal_sending, table};
 
@@ -28,7 +29,7 @@ pub(super) fn spawn(call: Call<'_>) -> Decoding {
 pub(super) fn execute(call: Call<'_>) -> Decoding {
     call.admitted()?;
     let [path, arguments, environment] = [0, 1, 2].map(|argument| call.address(argument));
-    Ok(Pause::Execute(Execution { file: None, path, arguments, environment }).into())
+    Ok(Pause::Execute(Execution { from: None, path, arguments, environment }).into())
 }
 
 /// Performs `execveat`.
@@ -51,13 +52,18 @@ pub(super) fn execute_at(call: Call<'_>) -> Decoding {
         // The working directory is no program.
         return if is_empty { Err(Errno::EACCES) } else { execution(&call, None) };
     }
-    call.file(0)?;
-    execution(&call, Some(call.descriptor(0)?))
+    let number = call.descriptor(0)?;
+    let opened = {
+        let descriptors = process.descriptors.lock();
+        let place = descriptors.get(number)?.object().place();
+        OpenedFile { number, is_closed: descriptors.closes_on_execute(number)?, place }
+    };
+    execution(&call, Some(Box::new(opened)))
 }
 
-fn execution(call: &Call<'_>, file: Option<usize>) -> Decoding {
+fn execution(call: &Call<'_>, from: Option<Box<OpenedFile>>) -> Decoding {
     let [path, arguments, environment] = [1, 2, 3].map(|argument| call.address(argument));
-    Ok(Pause::Execute(Execution { file, path, arguments, environment }).into())
+    Ok(Pause::Execute(Execution { from, path, arguments, environment }).into())
 }
 
 #[inline(never)]
@@ -226,6 +232,7 @@ pub(super) fn limit(call: Call<'_>) -> Decoding {
 
 #[inline(never)]
 pub(super) fn get_limit(call: Call<'_>) -> Decoding {
+    limits::require_known(call.unsigned(0))?;
     // No address means no answer for `prlimit64` alone.
     if call.address(1) == 0 {
         return Err(Errno::EFAULT);

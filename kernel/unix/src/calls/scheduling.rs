@@ -47,7 +47,7 @@ pub(super) fn set_nice(call: Call<'_>) -> Decoding {
     Ok(kept_steps(call.number, processes.set(caller.clone(), nice)))
 }
 
-/// Returns the process of a call on classes, which the caller may look at.
+/// Returns the process of a call on classes. Everybody may look at them, as at nice values.
 fn classified(call: &Call<'_>) -> Result<Arc<Process>, Errno> {
     attributes::meant_by_thread(call.process(), call.signed(0))
 }
@@ -75,8 +75,10 @@ pub(super) fn set_class(call: Call<'_>) -> Decoding {
     if call.signed(1) < 0 {
         return Err(Errno::EINVAL);
     }
-    let class = Class::new(call.unsigned(1), read_parameter(&call, 2)?)?;
-    attributes::set_class(call.process(), &*classified(&call)?, class).map(Into::into)
+    let priority = read_parameter(&call, 2)?;
+    let process = classified(&call)?;
+    let class = Class::new(call.unsigned(1), priority)?;
+    attributes::set_class(call.process(), &process, class).map(Into::into)
 }
 
 /// Performs `sched_getparam`.

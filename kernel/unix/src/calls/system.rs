@@ -54,11 +54,12 @@ pub(super) fn affinity(call: Call<'_>) -> Decoding {
 /// Performs `sched_setaffinity`: work goes to whichever hart is free, so only a mask of all harts can be kept.
 #[inline(never)]
 pub(super) fn set_affinity(call: Call<'_>) -> Decoding {
-    let process = attributes::meant_by_thread(call.process(), call.signed(0))?;
-    authority::permit_towards(call.process(), &process, Act::Schedule)?;
     let mut mask = [0; 8];
     let length = call.length(1).min(mask.len());
     call.process().copy_in(call.address(2), &mut mask[..length])?;
+    let process = attributes::meant_by_thread(call.process(), call.signed(0));
+    let process = process.map_err(|_| Errno::ESRCH)?;
+    authority::permit_towards(call.process(), &process, Act::Schedule)?;
     let all = u64::MAX >> (64 - crate::machine::harts());
     if u64::from_le_bytes(mask) & all == all { Ok(0.into()) } else { Err(Errno::EINVAL) }
 }

@@ -106,6 +106,7 @@ pub(super) fn write_vector_with(call: Call<'_>) -> Decoding {
 
 /// Returns whether such a call is about the file's position. `EOPNOTSUPP` for unknown flags.
 fn is_at_position(call: &Call<'_>) -> Result<bool, Errno> {
+    call.file(0)?;
     if call.unsigned(5) & !RWF_HIPRI != 0 {
         return Err(Errno::EOPNOTSUPP);
     }

@@ -55,9 +55,9 @@ impl Class {
         self.priority
     }
 
-    /// Returns the class of a child.
-    pub(crate) fn of_a_child(self) -> Class {
-        if self.ends_with_fork { Class::default() } else { self }
+    /// Returns whether the class has real-time priorities.
+    fn is_real_time(self) -> bool {
+        number::is_real_time(self.class.into())
     }
 
     /// Returns the priority that the class stands for; `None` if the nice value decides.
@@ -73,17 +73,6 @@ impl Class {
         }
     }
 
-    /// Returns the class as a word.
-    pub(super) fn to_word(self) -> u32 {
-        u32::from_le_bytes([self.class, self.priority, self.ends_with_fork.into(), 0])
-    }
-
-    /// Takes the class from a word of [`Class::to_word`].
-    pub(super) fn from_word(word: u32) -> Class {
-        let [class, priority, ends_with_fork, _] = word.to_le_bytes();
-        Class { class, priority, ends_with_fork: ends_with_fork != 0 }
-    }
-
     /// Returns whether a process that has this class takes more of the machine with another one.
     pub(crate) fn is_less_than(self, other: Class) -> bool {
         match u32::from(other.class) {
@@ -96,6 +85,32 @@ impl Class {
     /// Returns whether children of a process with this class are of the usual one.
     pub(crate) fn ends_with_fork(self) -> bool {
         self.ends_with_fork
+    }
+}
+
+/// Class and nice value of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClassAndNice {
+    pub(crate) class: Class,
+    pub(crate) nice: i8,
+}
+
+impl ClassAndNice {
+    /// Returns that of a child, which `SCHED_RESET_ON_FORK` makes no more important than usual programs, and no less
+    /// unimportant than its parent.
+    pub(crate) fn of_a_child(self) -> ClassAndNice {
+        let ClassAndNice { class, nice } = self;
+        match class.ends_with_fork {
+            false => self,
+            true if class.is_real_time() => ClassAndNice::default(),
+            true => ClassAndNice { class: Class { ends_with_fork: false, ..class }, nice: nice.max(0) },
+        }
+    }
+
+    /// Returns that of a child with a priority of its own, which real-time classes do not replace.
+    pub(crate) fn with_own_priority(self) -> ClassAndNice {
+        let class = if self.class.is_real_time() { Class::default() } else { self.class };
+        ClassAndNice { class, nice: 0 }
     }
 }
 
@@ -120,8 +135,22 @@ mod tests {
         assert!(all.is_sorted() && all[0] == 0 && all[98] == 3, "{all:?}");
         for class in [0, 3, 5, 5 | number::RESET_ON_FORK] {
             let class = Class::new(class, 0).unwrap();
-            assert_eq!(Class::from_word(class.to_word()), class);
             assert_eq!(Class::new(class.number(), 0), Ok(class));
+        }
+    }
+
+    #[test]
+    fn children_are_of_their_parent_s_rank_or_of_a_usual_one() {
+        let rank = |class: u32, priority, nice| ClassAndNice { class: Class::new(class, priority).unwrap(), nice };
+        let flag = number::RESET_ON_FORK;
+        for (parent, child) in [
+            (rank(number::FIFO, 7, -5), rank(number::FIFO, 7, -5)),
+            (rank(number::FIFO | flag, 7, 5), rank(number::OTHER, 0, 0)),
+            (rank(number::OTHER | flag, 0, -5), rank(number::OTHER, 0, 0)),
+            (rank(number::BATCH | flag, 0, 5), rank(number::BATCH, 0, 5)),
+            (rank(number::IDLE | flag, 0, 19), rank(number::IDLE, 0, 19)),
+        ] {
+            assert_eq!(parent.of_a_child(), child);
         }
     }
 
@@ -149,7 +178,6 @@ mod tests {
             assert_eq!(program.call(SystemCall::SetClass, [0, 5, 0]), Err(Errno::EINVAL));
             assert_eq!(program.call(SystemCall::SetClass, [0, 5, 0x1000]), Err(Errno::EFAULT));
             assert_eq!((set(program, 0, number::BATCH, 0), get(program, 0)), (Ok(0), Ok(3)));
-            let usual = program.process().default_priority();
             assert_eq!((set(program, 0, number::IDLE, 0), get(program, 0)), (Ok(0), Ok(5)));
             assert_eq!(program.process().default_priority().number(), 62);
             // The nice value is kept, and counts for another class.
@@ -162,8 +190,9 @@ mod tests {
                 assert_eq!(set(program, 0, number::IDLE | flag, 0), Ok(0));
                 assert_eq!(set(program, 0, number::IDLE, 0), Err(Errno::EPERM), "the flag stays");
                 let child = program.fork(move |program| {
-                    assert_eq!(get(program, 0), Ok(0));
-                    assert_eq!(program.process().default_priority().number(), usual.number() + 1);
+                    assert_eq!(get(program, 0), Ok(5), "the flag frees nobody");
+                    assert_eq!(program.call(SystemCall::GetNice, [0, 0]), Ok(19));
+                    assert_eq!(set(program, 0, number::OTHER, 0), Err(Errno::EPERM));
                 });
                 let child = child.unwrap();
                 assert_eq!(program.wait_for(child), Ok((child, 0)));

@@ -188,8 +188,7 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     child.no_new_rights.store(process.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
     child.set_no_terminal(process.has_no_terminal());
     child.dump.inherit(&process.dump);
-    child.set_nice(process.nice());
-    child.set_class(process.class().of_a_child());
+    child.set_class_and_nice(|_| Ok(process.class_and_nice().of_a_child()))?;
     let started = start(parent, &child, copied);
     if let Err(error) = started {
         table::discard(&child);

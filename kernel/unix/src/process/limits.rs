@@ -33,6 +33,11 @@ fn meaning(which: u32) -> Result<Meaning, Errno> {
     })
 }
 
+/// Fails with `EINVAL` if there is no limit of this number.
+pub(crate) fn require_known(which: u32) -> Result<(), Errno> {
+    meaning(which).map(drop)
+}
+
 /// Performs the `prlimit64` call: 0 is the caller; an address of 0 means that nothing is set, or that nothing is read.
 pub(crate) fn call(caller: &Arc<Process>, id: i32, which: u32, new: usize, old: usize) -> Result<usize, Errno> {
     let meaning = meaning(which)?;

@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use abi_unix::types::niceness;
 use abi_unix::{Act, Errno};
 
+use crate::process::class::ClassAndNice;
 use crate::process::table::Walk;
 use crate::process::{Process, authority};
 use crate::scheduling::steps;
@@ -86,11 +87,12 @@ pub(crate) fn answer(process: &Process) -> usize {
 pub(crate) fn set(caller: &Process, process: &Process, nice: i32) -> Result<(), Errno> {
     let nice = nice.clamp(niceness::LOWEST, niceness::HIGHEST) as i8;
     authority::permit_towards(caller, process, Act::Schedule)?;
-    if nice < process.nice() && !caller.authority.permits(Act::ScheduleMore) {
-        return Err(Errno::EACCES);
-    }
-    process.set_nice(nice);
-    Ok(())
+    process.set_class_and_nice(|present| {
+        if nice < present.nice && !caller.authority.permits(Act::ScheduleMore) {
+            return Err(Errno::EACCES);
+        }
+        Ok(ClassAndNice { nice, ..present })
+    })
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ use crate::process::accounts::{Account, Resource, has_machine_memory};
 use crate::process::archived_text::ArchivedText;
 use crate::process::beginnings::Beginning;
 use crate::process::capabilities::Authority;
+use crate::process::class::ClassAndNice;
 use crate::process::family::ProcessPlace;
 use crate::process::lending::ProcessMemory;
 use crate::process::shared::{SIZES, Shared};
@@ -204,19 +205,36 @@ struct Found {
 
 impl Found {
     /// Looks a program up, and the interpreters that scripts name in its place.
-    async fn look_up(directory: &Place, path: &[u8], caller: u32, whom: For<'_>) -> Result<Found, Errno> {
-        let mut path = copied(path)?;
+    async fn look_up(
+        directory: &Place,
+        from: Option<&OpenedFile>,
+        path: &[u8],
+        caller: u32,
+        whom: For<'_>,
+    ) -> Result<Found, Errno> {
+        let mut opened = match from {
+            Some(from) => Some(from.executable(path, caller, whom).await?),
+            None => None,
+        };
+        let mut path = from.map_or_else(|| copied(path), |from| from.name(path))?;
         let mut before = Vec::new();
         // A path and an argument for each, and the first script's path.
         before.try_reserve_exact(2 * LONGEST_CHAIN + 1).map_err(|_| Errno::ENOMEM)?;
         for _ in 0..=LONGEST_CHAIN {
-            let content = executable(directory, &path, caller, whom).await?;
+            let content = match opened.take() {
+                Some(content) => content,
+                None => executable(directory, &path, caller, whom).await?,
+            };
             let head = read_range(&content, 0..HEAD_LENGTH as u64, whom).await?;
             if !script::is_script(&head) {
                 if !before.is_empty() {
                     before.push(path);
                 }
                 return Ok(Found { content, head, before });
+            }
+            // The interpreter would not find it.
+            if before.is_empty() && from.is_some_and(|from| from.is_closed) {
+                return Err(Errno::ENOENT);
             }
             let script = Script::parse(&head).ok_or(Errno::ENOEXEC)?;
             before.push(core::mem::replace(&mut path, copied(script.interpreter)?));
@@ -509,26 +527,45 @@ impl Executable {
 }
 
 /// The wish for another program: the addresses of its path, of the list of arguments and of the list of variables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Execution {
-    /// The descriptor of the directory from which the path leads, or of the program if the path is empty; `None` for
-    /// the working directory.
-    pub file: Option<usize>,
-    pub path: usize,
-    pub arguments: usize,
-    pub environment: usize,
+    /// The file that the path leads from.
+    pub(crate) from: Option<Box<OpenedFile>>,
+    pub(crate) path: usize,
+    pub(crate) arguments: usize,
+    pub(crate) environment: usize,
 }
 
-/// Returns a path from an open file, or of it if the path is empty. As on Linux, this is also what the interpreter of a
-/// script gets.
-fn path_from(file: usize, path: &[u8]) -> Result<Vec<u8>, Errno> {
-    let mut whole = format!("/proc/self/fd/{file}").into_bytes();
-    whole.try_reserve_exact(1 + path.len()).map_err(|_| Errno::ENOMEM)?;
-    if !path.is_empty() {
-        whole.push(b'/');
-        whole.extend_from_slice(path);
+/// An open file from which a path leads to a program, or the program if the path is empty.
+pub(crate) struct OpenedFile {
+    /// Its descriptor.
+    pub(crate) number: usize,
+    /// Whether `execve` closes the descriptor.
+    pub(crate) is_closed: bool,
+    /// Its place; `None` for a pipe and its like.
+    pub(crate) place: Option<Place>,
+}
+
+impl OpenedFile {
+    /// Returns the path by which the program finds it. As on Linux, the interpreter of a script gets it, too.
+    fn name(&self, path: &[u8]) -> Result<Vec<u8>, Errno> {
+        let mut name = format!("/dev/fd/{}", self.number).into_bytes();
+        name.try_reserve_exact(1 + path.len()).map_err(|_| Errno::ENOMEM)?;
+        if !path.is_empty() {
+            name.push(b'/');
+            name.extend_from_slice(path);
+        }
+        Ok(name)
     }
-    Ok(whole)
+
+    /// Returns the program that a path leads to from here.
+    async fn executable(&self, path: &[u8], caller: u32, whom: For<'_>) -> Result<Content, Errno> {
+        match (&self.place, path) {
+            (None, b"") => Err(Errno::EACCES),
+            (None, _) => Err(Errno::ENOTDIR),
+            (Some(place), b"") => Content::of(place.clone()),
+            (Some(place), path) => executable(place, path, caller, whom).await,
+        }
+    }
 }
 
 impl Plan {
@@ -537,15 +574,11 @@ impl Plan {
     /// # Cancellation
     /// Dropping it has no effect.
     pub(crate) async fn read(process: &Process, execution: Execution) -> Result<Plan, Errno> {
-        let Execution { file, path, arguments, environment } = execution;
-        let path = match file {
-            None => process.copy_in_path(path)?,
-            Some(file) => path_from(file, &process.copy_in_path(path)?)?,
-        };
+        let Execution { from, path, arguments, environment } = execution;
+        let path = process.copy_in_path(path)?;
         let directory = process.directory.lock().clone();
-        let found = Found::look_up(&directory, &path, process.id, For::Parent(process)).await;
-        // Files that cannot be opened are no programs either.
-        let found = found.map_err(|error| if error == Errno::ENXIO { Errno::EACCES } else { error })?;
+        let found = Found::look_up(&directory, from.as_deref(), &path, process.id, For::Parent(process)).await?;
+        let path = from.map_or(Ok(path.clone()), |from| from.name(&path))?;
         let first = found.first_arguments()?;
         let mut left = LARGEST_STRINGS.saturating_sub(first.bytes());
         let arguments = read_strings(process, arguments, found.replaced(), first, &mut left).await?;
@@ -695,7 +728,7 @@ impl Plan {
         origin: Origin,
         directory: Place,
         descriptors: Descriptors,
-        (base_priority, nice): (Priority, i8),
+        (base_priority, rank): (Priority, ClassAndNice),
     ) -> Result<u32, Errno> {
         // Loading has waited.
         origin.account.admit()?;
@@ -708,13 +741,12 @@ impl Plan {
         let process = table::create(|id| {
             Ok(Process::new(id, parent, group, origin, charge, memory, shared, descriptors, directory, base_priority))
         })?;
-        process.set_nice(nice);
+        process.set_class_and_nice(|_| Ok(rank))?;
         let id = process.id;
         process.set_name(name);
         *process.executable.lock() = Some(self.program.content.place().clone());
         let creator = above.as_ref().and_then(|above| above.worker(0));
         if let Some(above) = above {
-            process.set_class(above.class().of_a_child());
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
             process.dump.set_filter(above.dump.filter());
             process.no_new_rights.store(above.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -756,7 +788,7 @@ pub(crate) async fn spawn(
     priority: usize,
 ) -> Result<usize, Errno> {
     table::require_depth(&process)?;
-    let plan = Plan::read(&process, Execution { file: None, path, arguments, environment }).await?;
+    let plan = Plan::read(&process, Execution { from: None, path, arguments, environment }).await?;
     // Others may have used memory up meanwhile.
     process.account.admit()?;
     let account = process.account.of_a_child()?;
@@ -784,13 +816,17 @@ pub(crate) async fn spawn(
             }
         }
     }
-    // All ones: the caller's priority and nice value. A child is never more important than its parent may be.
-    let (base_priority, nice) = match priority {
-        usize::MAX => (process.base_priority(), process.nice()),
-        number => (Priority::new(u8::try_from(number).map_err(|_| Errno::EINVAL)?).ok_or(Errno::EINVAL)?, 0),
+    // All ones: the caller's priority, class and nice value. A child is never more important than its parent may be.
+    let inherited_rank = process.class_and_nice().of_a_child();
+    let (base_priority, rank) = match priority {
+        usize::MAX => (process.base_priority(), inherited_rank),
+        number => {
+            let priority = Priority::new(u8::try_from(number).map_err(|_| Errno::EINVAL)?).ok_or(Errno::EINVAL)?;
+            (priority, inherited_rank.with_own_priority())
+        }
     };
     let directory = process.directory.lock().clone();
-    let priorities = (base_priority.limited_to(process.standing.ceiling()), nice);
+    let priorities = (base_priority.limited_to(process.standing.ceiling()), rank);
     let beginning = process.beginnings.add(&account)?;
     let begun = match plan.load_anew(beginning.space.clone(), For::Parent(&process)).await {
         Ok(loaded) => {
@@ -829,7 +865,7 @@ pub(crate) fn mapped_files(file: &Place, bias: u64, mut each: impl FnMut(MappedF
 #[doc(alias = "run_init_process")]
 pub(crate) async fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(), Errno> {
     let environment = Texts::of(&[ALL_PROGRAMS, b"HOME=/"]).map_err(stack_error)?;
-    let found = Found::look_up(&mounts::root(), path.as_bytes(), 0, For::Nobody).await?;
+    let found = Found::look_up(&mounts::root(), None, path.as_bytes(), 0, For::Nobody).await?;
     let mut given = found.first_arguments()?;
     for argument in arguments.iter().skip(found.replaced()) {
         given.push(argument).map_err(stack_error)?;
@@ -848,7 +884,7 @@ pub(crate) async fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(
     let space = Beginning::new(&account)?.space;
     let origin = Origin { account, place, standing, authority };
     let loaded = plan.load_anew(space, For::Nobody).await?;
-    plan.start(loaded, 0, origin, mounts::root(), descriptors, (Priority::DEFAULT, 0))?;
+    plan.start(loaded, 0, origin, mounts::root(), descriptors, (Priority::DEFAULT, ClassAndNice::default()))?;
     Ok(())
 }
 

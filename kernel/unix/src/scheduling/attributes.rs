@@ -9,7 +9,7 @@ use abi_unix::{Act, Errno};
 use hal_api::Machine as _;
 use platform::Machine;
 
-use crate::process::class::Class;
+use crate::process::class::{Class, ClassAndNice};
 use crate::process::user::UserBuffer;
 use crate::process::{Process, authority, table, thread};
 use crate::scheduling::standing::{DEEPEST, Setter, claim_worth, wake_watchdog};
@@ -18,13 +18,24 @@ use crate::time;
 
 /// Returns the process that a call names: 0 is the caller.
 pub(crate) fn meant(caller: &Arc<Process>, id: u32) -> Result<Arc<Process>, Errno> {
-    if id == 0 || id == caller.id { Ok(caller.clone()) } else { table::find(id).ok_or(Errno::ESRCH) }
+    if id == 0 { Ok(caller.clone()) } else { meant_by_number(caller, id) }
+}
+
+fn meant_by_number(caller: &Arc<Process>, id: u32) -> Result<Arc<Process>, Errno> {
+    if id == caller.id { Ok(caller.clone()) } else { table::find(id).ok_or(Errno::ESRCH) }
 }
 
 /// Returns the process that a call names by the number of one of its threads, or by its own: 0 is the caller.
 pub(crate) fn meant_by_thread(caller: &Arc<Process>, id: i32) -> Result<Arc<Process>, Errno> {
     let id = u32::try_from(id).map_err(|_| Errno::EINVAL)?;
-    meant(caller, thread::process_of(id))
+    if id == 0 {
+        return Ok(caller.clone());
+    }
+    let process = meant_by_number(caller, thread::process_of(id))?;
+    if id != process.id {
+        thread::living(&process, id as usize)?;
+    }
+    Ok(process)
 }
 
 /// Performs the `get_scheduling` call.
@@ -132,14 +143,15 @@ pub(crate) fn set(caller: &Arc<Process>, id: u32, attribute: u32, value: u64, pe
 /// Gives a process a class. `EPERM` if the caller may not change it, or not make it more important.
 pub(crate) fn set_class(caller: &Process, process: &Process, class: Class) -> Result<(), Errno> {
     authority::permit_towards(caller, process, Act::Schedule)?;
-    let before = process.class();
-    // As on Linux, a process cannot shake off the flag for its children either.
-    let is_more = before.is_less_than(class) || before.ends_with_fork() && !class.ends_with_fork();
-    if is_more && !caller.authority.permits(Act::ScheduleMore) {
-        return Err(Errno::EPERM);
-    }
-    process.set_class(class);
-    Ok(())
+    process.set_class_and_nice(|present| {
+        let before = present.class;
+        // As on Linux, a process cannot shake off the flag for its children either.
+        let is_more = before.is_less_than(class) || before.ends_with_fork() && !class.ends_with_fork();
+        if is_more && !caller.authority.permits(Act::ScheduleMore) {
+            return Err(Errno::EPERM);
+        }
+        Ok(ClassAndNice { class, ..present })
+    })
 }
 
 /// Performs the `set_system_scheduling` call.

@@ -251,7 +251,7 @@ async fn write_pages(sink: &mut Sink<'_>, part: PlannedRegion, offset: u64) -> R
     let process = sink.process;
     let mut at = part.start;
     while at < part.dumped {
-        let found = process.space().lock().next_present_page(at..part.dumped);
+        let found = process.space().lock().next_dumped_page(at..part.dumped);
         match found {
             Ok(page) => {
                 let place = offset + (page - part.start);
@@ -317,7 +317,7 @@ fn part_of(process: &Process, region: &DumpedRegion) -> PlannedRegion {
     let is_of_file = kind & (filter::PRIVATE_FILES | filter::COMMON_FILES) != 0;
     // Private memory that was never touched, as a reserve of addresses, takes no room in the file.
     let is_untouched = region.owner == PageOwner::Process
-        && process.space().lock().next_present_page(start..end).is_err_and(|next| next >= end);
+        && process.space().lock().next_dumped_page(start..end).is_err_and(|next| next >= end);
     let dumped = if region.view.is_undumped || is_untouched {
         start
     } else if kind & chosen != 0 {
