@@ -259,6 +259,27 @@ impl Datagrams {
         }
     }
 
+    /// Moves the first datagram over IPv6, for which no hardware address is known, behind the others; or drops it, if
+    /// it has waited for long or too many wait. Returns whether it is kept.
+    fn defer(&mut self, milliseconds: u32, spare: &mut Vec<u8>) -> bool {
+        let DepartingDatagrams::Six { datagrams, waiting, turn } = &mut self.departing else { return false };
+        let Ok((&way, _)) = datagrams.peek() else { return false };
+        let since = if way.waits { way.since } else { milliseconds };
+        let waited = u64::from(milliseconds.wrapping_sub(since));
+        let is_over = *waiting > UNRESOLVED || waited >= RESOLUTION_PATIENCE.total_millis();
+        *waiting -= usize::from(way.waits);
+        if !way.waits || !is_over {
+            let is_kept = move_behind(datagrams, SixWay { waits: true, since, turn: *turn, ..way }, spare);
+            *waiting += usize::from(is_kept);
+            return is_kept;
+        }
+        let _ = datagrams.dequeue();
+        if self.remote == Some(SocketAddr::new(way.to.into(), way.port)) || self.reports_all {
+            self.fail(Error::Unreachable);
+        }
+        false
+    }
+
     /// Records a failure, which the next call reports.
     fn fail(&mut self, failure: Error) {
         self.failure = Some(failure);
@@ -594,24 +615,9 @@ impl Host {
             if self.six.is_own(from) {
                 let hardware = if is_seen { None } else { self.six.hardware_of(to.into(), now) };
                 let Some(hardware) = hardware else {
-                    let since = if waits { way.since } else { milliseconds };
-                    let waited = u64::from(milliseconds.wrapping_sub(since));
-                    let is_over = waits && (*waiting > UNRESOLVED || waited >= RESOLUTION_PATIENCE.total_millis());
-                    *waiting -= usize::from(waits);
-                    if is_over {
-                        let _ = datagrams.dequeue();
-                        let remote = SocketAddr::new(to.into(), port);
-                        if socket.remote == Some(remote) || socket.reports_all {
-                            socket.fail(Error::Unreachable);
-                        }
-                        has_dropped = true;
-                    } else {
-                        let way = SixWay { waits: true, since, turn: *turn, ..way };
-                        let is_kept = move_behind(datagrams, way, &mut spare);
-                        *waiting += usize::from(is_kept);
-                        has_dropped |= !is_kept;
-                        is_waiting = true;
-                    }
+                    let is_kept = socket.defer(milliseconds, &mut spare);
+                    is_waiting |= is_kept;
+                    has_dropped |= !is_kept;
                     continue;
                 };
                 let Some(departing) = link.depart() else {
