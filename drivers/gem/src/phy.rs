@@ -52,7 +52,7 @@ impl<R: Registers> Management<'_, R> {
     /// Returns the address of the first PHY.
     pub fn find(&self) -> Option<u32> {
         for phy in 0..ADDRESSES {
-            // Nobody answers with ones.
+            // Ones are the answer of no device.
             if !matches!(self.read(phy, of_phy::IDENTITY)?, 0 | u16::MAX) {
                 return Some(phy);
             }

@@ -594,7 +594,7 @@ impl SixNetwork {
         own.valid_until = if valid > KEPT || valid_until > own.valid_until {
             valid_until
         } else {
-            // Nobody takes an address away that lasts for two hours at most, and no more than the rest of others.
+            // An address keeps what it has left, and two hours at most, whatever a router says (RFC 4862).
             own.valid_until.min(kept)
         };
     }

@@ -134,7 +134,7 @@ fn a_host_gives_itself_an_address_after_asking_whether_it_is_free() {
     assert_eq!(sent.len(), 1);
     assert_eq!((&sent[0][..6], sent[0][54]), (&[0x33, 0x33, 0xff, 0, 0, 0x0f][..], 135));
     assert_eq!(sent[0][22..38], [0; 16]);
-    // Nobody else gets it: an answer to all.
+    // An address that others ask for is defended by an answer to all.
     let mut question = vec![135, 0, 0, 0, 0, 0, 0, 0];
     question.extend(address(SERVER).octets());
     hear(&mut net, frame("::", "ff02::1:ff00:f", 255, &question));

@@ -35,6 +35,11 @@ pub(super) fn information(call: Call<'_>) -> Decoding {
     call.process().copy_out(call.address(0), &bytes).map(Into::into)
 }
 
+/// Returns all harts that run the system as a bit mask.
+fn all_harts() -> u64 {
+    u64::MAX >> (64 - crate::machine::harts())
+}
+
 #[inline(never)]
 pub(super) fn affinity(call: Call<'_>) -> Decoding {
     let id = call.signed(0);
@@ -46,7 +51,7 @@ pub(super) fn affinity(call: Call<'_>) -> Decoding {
     if size < harts.div_ceil(8) || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    let mask = u64::MAX >> (64 - harts);
+    let mask = all_harts();
     call.process().copy_out(call.address(2), &mask.to_le_bytes())?;
     Ok(size_of_val(&mask).into())
 }
@@ -60,7 +65,7 @@ pub(super) fn set_affinity(call: Call<'_>) -> Decoding {
     let process = attributes::meant_by_thread(call.process(), call.signed(0));
     let process = process.map_err(|_| Errno::ESRCH)?;
     authority::permit_towards(call.process(), &process, Act::Schedule)?;
-    let all = u64::MAX >> (64 - crate::machine::harts());
+    let all = all_harts();
     if u64::from_le_bytes(mask) & all == all { Ok(0.into()) } else { Err(Errno::EINVAL) }
 }
 

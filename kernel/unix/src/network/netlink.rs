@@ -753,7 +753,7 @@ mod tests {
             assert_eq!((half(&heard, 4), word(&heard, 12)), (Some(NEW_ADDRESS), Some(port)));
             assert_eq!(half(&heard, length - 4 - HEADER + 4), Some(DONE));
 
-            // Nobody else is there, and no more waits than is charged.
+            // A message to other processes is refused, and no more answers wait than are charged.
             let other = program.store(&types::netlink_address(1));
             assert_eq!(
                 program.call(SystemCall::SendTo, [socket, place, asked.len(), 0, other, ADDRESS]),

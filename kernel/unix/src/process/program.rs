@@ -578,7 +578,10 @@ impl Plan {
         let path = process.copy_in_path(path)?;
         let directory = process.directory.lock().clone();
         let found = Found::look_up(&directory, from.as_deref(), &path, process.id, For::Parent(process)).await?;
-        let path = from.map_or(Ok(path.clone()), |from| from.name(&path))?;
+        let path = match from {
+            None => path,
+            Some(from) => from.name(&path)?,
+        };
         let first = found.first_arguments()?;
         let mut left = LARGEST_STRINGS.saturating_sub(first.bytes());
         let arguments = read_strings(process, arguments, found.replaced(), first, &mut left).await?;
