@@ -12,10 +12,10 @@
 //!
 //! # Memory
 //! Copies of blocks that wait in the journal are kept in memory. A volume that is written uses a short part of its
-//! journal, so they are at most [`MEMORY_OF_JOURNAL`].
+//! journal ([`log`]), so they are at most [`MEMORY_OF_JOURNAL`].
 //!
 //! # After a failure
-//! A device that fails, or a structure that contradicts itself, ends the journal. The volume is then mounted again for
+//! A device that fails ends the journal. The volume is then mounted again for
 //! reading, as Linux does with `errors=remount-ro`; changes fail with [`Error::ReadOnly`], and what was synchronised
 //! before is there.
 //!
@@ -28,14 +28,15 @@
 extern crate alloc;
 
 mod device;
-mod journal;
+mod log;
 mod superblock;
+mod transactions;
 mod volume;
 
 pub use device::{Device, DeviceFailed};
-pub use journal::MEMORY_OF_JOURNAL;
+pub use log::MEMORY_OF_JOURNAL;
 pub use superblock::Refusal;
 pub use volume::{
-    Access, AttributeMode, Attributes, Change, Clock, Entry, Error, ListingPlace, NewFile, Replacement, Stamp,
+    Access, AttributeMode, Attributes, Change, Clock, Entry, Error, ListingPlace, NewFile, Replacement, FileRun, Stamp,
     Unlinked, Usage, Volume, kind,
 };

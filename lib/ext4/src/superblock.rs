@@ -1,10 +1,13 @@
 //! The superblock, looked at before anything else: the features and sizes for which a volume is refused. And its note
 //! that the journal is to be replayed.
 //!
-//! `rsext4` 0.9.2 writes the last transaction of a volume to its places in any order, and one of its blocks is the
-//! superblock that says the journal need not be replayed any more. After a power cut in between, nobody would replay
-//! the rest, and Linux throws it away. So the superblock is written with the note as long as the volume is in use
-//! ([`still_in_use`]), and without it when the journal is empty ([`mark_as_whole`]).
+//! The library does not know of the journal of a volume that is written ([`hide_journal`]), and writes the superblock
+//! of a volume without one, to which the journal and the note are added ([`with_journal`]). The note is on the disk
+//! before the first transaction ([`mark_in_use`]) and until the journal is empty ([`mark_as_whole`]).
+//!
+//! When it replays a journal, `rsext4` 0.9.2 writes the last transaction to its places in any order, and one of its
+//! blocks is the superblock that says the journal need not be replayed any more. After a power cut in between, nobody
+//! would replay the rest, and Linux throws it away. So the note stays there too ([`still_in_use`]).
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -125,6 +128,8 @@ const COMPATIBLE_AT: usize = 92;
 const INCOMPATIBLE_AT: usize = 96;
 const FOR_WRITING_AT: usize = 100;
 const CHECKSUM_AT: usize = 1020;
+/// Offset of the first file of the list of those without names (`s_last_orphan`).
+const LAST_NAMELESS_AT: usize = 232;
 /// The feature of a journal, and the ones of a journal that is to be replayed and of checksums.
 const HAS_JOURNAL: u32 = 0x4;
 const NEEDS_RECOVERY: u32 = 0x4;
@@ -135,43 +140,105 @@ impl Superblock {
         self.0[at..at + 4].copy_from_slice(&word.to_le_bytes());
     }
 
+    fn is_one(&self) -> bool {
+        self.half(MAGIC_AT) == MAGIC
+    }
+
     /// Notes whether the journal is to be replayed; returns whether that was not so before.
     fn note_recovery(&mut self, is_needed: bool) -> bool {
         let before = self.word(INCOMPATIBLE_AT);
         let after = if is_needed { before | NEEDS_RECOVERY } else { before & !NEEDS_RECOVERY };
-        if self.half(MAGIC_AT) != MAGIC || self.word(COMPATIBLE_AT) & HAS_JOURNAL == 0 || after == before {
+        if !self.is_one() || self.word(COMPATIBLE_AT) & HAS_JOURNAL == 0 || after == before {
             return false;
         }
         self.set(INCOMPATIBLE_AT, after);
+        self.seal();
+        true
+    }
+
+    /// Renews the checksum, if the volume has any.
+    fn seal(&mut self) {
         if self.word(FOR_WRITING_AT) & HAS_CHECKSUMS != 0 {
             let checksum = crc32c_append(crc32c_init(), &self.0[..CHECKSUM_AT]);
             self.set(CHECKSUM_AT, checksum);
         }
-        true
     }
+}
+
+/// Returns the superblock in bytes of the device from this offset on, and its place in them; `None` if not all of it
+/// is there.
+fn found_in(offset: u64, bytes: &[u8]) -> Option<(usize, Superblock)> {
+    let at = usize::try_from(AT.checked_sub(offset)?).ok()?;
+    let superblock = Superblock(bytes.get(at..)?.first_chunk().copied()?);
+    superblock.is_one().then_some((at, superblock))
+}
+
+/// Returns these bytes with another superblock.
+fn replaced(bytes: &[u8], at: usize, superblock: &Superblock) -> Vec<u8> {
+    let mut other = bytes.to_vec();
+    other[at..at + SIZE].copy_from_slice(&superblock.0);
+    other
 }
 
 /// Returns the bytes to be written instead of these if they have the superblock of a volume in use, and it says that
 /// the journal need not be replayed.
 pub(crate) fn still_in_use(offset: u64, bytes: &[u8]) -> Option<Vec<u8>> {
-    let at = usize::try_from(AT.checked_sub(offset)?).ok()?;
-    let mut superblock = Superblock(bytes.get(at..)?.first_chunk().copied()?);
-    superblock.note_recovery(true).then(|| {
-        let mut other = bytes.to_vec();
-        other[at..at + SIZE].copy_from_slice(&superblock.0);
-        other
-    })
+    let (at, mut superblock) = found_in(offset, bytes)?;
+    superblock.note_recovery(true).then(|| replaced(bytes, at, &superblock))
+}
+
+/// Returns the bytes to be written instead of these if they have the superblock of a volume whose journal is hidden.
+pub(crate) fn with_journal(offset: u64, bytes: &[u8]) -> Option<Vec<u8>> {
+    let (at, mut superblock) = found_in(offset, bytes)?;
+    superblock.set(COMPATIBLE_AT, superblock.word(COMPATIBLE_AT) | HAS_JOURNAL);
+    superblock.set(INCOMPATIBLE_AT, superblock.word(INCOMPATIBLE_AT) | NEEDS_RECOVERY);
+    superblock.seal();
+    Some(replaced(bytes, at, &superblock))
+}
+
+/// Shows a superblock among bytes that were read as that of a volume without a journal.
+pub(crate) fn hide_journal(offset: u64, bytes: &mut [u8]) {
+    let Some((at, mut superblock)) = found_in(offset, bytes) else { return };
+    superblock.set(COMPATIBLE_AT, superblock.word(COMPATIBLE_AT) & !HAS_JOURNAL);
+    superblock.set(INCOMPATIBLE_AT, superblock.word(INCOMPATIBLE_AT) & !NEEDS_RECOVERY);
+    superblock.seal();
+    bytes[at..at + SIZE].copy_from_slice(&superblock.0);
+}
+
+fn read(device: &impl Device) -> Result<Superblock, DeviceFailed> {
+    let mut superblock = Superblock([0; SIZE]);
+    device.read(AT, &mut superblock.0)?;
+    Ok(superblock)
+}
+
+/// Whether a volume was not left as a whole: its journal is to be replayed, or files without names are to be ended.
+pub(crate) fn is_to_be_mended(device: &impl Device) -> Result<bool, DeviceFailed> {
+    let superblock = read(device)?;
+    let has_files = superblock.word(LAST_NAMELESS_AT) != 0;
+    Ok(has_files || superblock.word(INCOMPATIBLE_AT) & NEEDS_RECOVERY != 0)
+}
+
+/// Whether a volume has a journal.
+pub(crate) fn has_journal(device: &impl Device) -> Result<bool, DeviceFailed> {
+    Ok(read(device)?.word(COMPATIBLE_AT) & HAS_JOURNAL != 0)
+}
+
+/// Notes that the journal of a volume is to be replayed from now on.
+pub(crate) fn mark_in_use(device: &impl Device) -> Result<(), DeviceFailed> {
+    note(device, true)
 }
 
 /// Notes that the journal of a volume that is not mounted, which is empty, need not be replayed.
 pub(crate) fn mark_as_whole(device: &impl Device) -> Result<(), DeviceFailed> {
-    let mut superblock = Superblock([0; SIZE]);
-    device.read(AT, &mut superblock.0)?;
-    if superblock.note_recovery(false) {
+    note(device, false)
+}
+
+fn note(device: &impl Device, is_needed: bool) -> Result<(), DeviceFailed> {
+    let mut superblock = read(device)?;
+    if superblock.note_recovery(is_needed) {
         device.write(AT, &superblock.0)?;
-        device.flush()?;
     }
-    Ok(())
+    device.flush()
 }
 
 /// Returns the name of the lowest of these bits.
@@ -185,8 +252,7 @@ pub(crate) fn examine(device: &impl Device, writes: bool) -> Result<(), Refusal>
     if device.bytes() < AT + SIZE as u64 {
         return Err(Refusal::NotExt4);
     }
-    let mut superblock = Superblock([0; SIZE]);
-    device.read(AT, &mut superblock.0).map_err(|DeviceFailed| Refusal::Device)?;
+    let superblock = read(device).map_err(|DeviceFailed| Refusal::Device)?;
     if superblock.half(MAGIC_AT) != MAGIC {
         return Err(Refusal::NotExt4);
     }

@@ -1,6 +1,7 @@
 //! A mounted volume.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use rsext4::extents_tree::ExtentTree;
@@ -13,9 +14,12 @@ use rsext4::{
     XattrSetMode,
 };
 
-use crate::device::{Device, DeviceFailed, Sectors};
-use crate::journal::{Journal, USED_BLOCKS};
+use spin::Mutex;
+
+use crate::device::{Device, DeviceFailed, Sectors, SharedTransactions};
+use crate::log::{Journal, JournalLog, JournalPiece, USED_BLOCKS, Unusable};
 use crate::superblock::{self, Refusal};
+use crate::transactions::{BLOCK, Transactions};
 
 /// Size of the largest directory in bytes. Its blocks are listed in memory while it changes.
 const LARGEST_DIRECTORY: u64 = 64 << 20;
@@ -27,8 +31,20 @@ const LARGEST_JOURNAL: u64 = 256 << 20;
 const MOST_KNOWN: usize = 512;
 /// Bytes of the longest target of a symbolic link (Linux: `PATH_MAX`).
 const LONGEST_TARGET: u64 = 4096;
-/// Bytes that a file loses in one step of its end.
+/// Bytes that a file loses in one step; and one that lies in more pieces than so many there, of a volume with more than
+/// a few groups. Each piece may change a bitmap and a descriptor of a group, and the blocks of a step are one
+/// transaction.
 const FREED_IN_A_STEP: u64 = 16 << 20;
+const FREED_OF_PIECES: u64 = 512 << 10;
+const PIECES_OF_A_STEP: usize = 128;
+const FEW_GROUPS: u32 = 256;
+/// Bytes of a write that goes through the journal if it may get blocks that were freed. More of them wait until it lasts
+/// that these are free.
+const MOST_JOURNALED: usize = 32 << 10;
+/// Number of files that are remembered because they were written.
+const MOST_WRITTEN: usize = 256;
+/// Number of pieces in which bytes of a file lie whose places are told.
+const MOST_RUNS: usize = 64;
 /// Number of blocks that must be free before anything grows: the nodes of trees that one change can make.
 const BLOCKS_OF_A_CHANGE: u64 = 16;
 /// Inode of the root, and of the journal that `mke2fs` makes.
@@ -246,10 +262,31 @@ pub struct Volume<D: Device> {
     /// Directories that were found to be no larger than they may be.
     known: BTreeSet<u32>,
     grown: Grown,
-    /// Its journal, if it has one.
-    journal: Option<Journal>,
+    /// What is not at its place yet, of a volume with a journal that is written.
+    transactions: Option<SharedTransactions>,
+    /// Something was changed, and does not last.
+    has_changed: bool,
+    /// Bytes of files were changed whose blocks were there, and the times of these files.
+    has_overwritten: bool,
     /// Blocks of files were freed, and it does not last yet that they are free.
     has_freed: bool,
+    /// Files whose bytes go through the journal, because they may have got such blocks.
+    journaled: BTreeSet<u32>,
+    /// Files of which the library may have bytes that are not on the device.
+    written: BTreeSet<u32>,
+    /// The device has older blocks than the volume, whose journal was replayed in memory.
+    is_covered: bool,
+}
+
+/// Bytes of a file that lie together on the device, or are zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRun {
+    /// Their place in the file.
+    pub offset: u64,
+    /// Their number.
+    pub length: u64,
+    /// Their place on the device; `None` for zeros.
+    pub at: Option<u64>,
 }
 
 impl<D: Device> Volume<D> {
@@ -262,7 +299,8 @@ impl<D: Device> Volume<D> {
             return Err(Refusal::Device);
         }
         superblock::examine(&device, access == Access::Write)?;
-        let (library, journal) = mount_with_journal(&device, clock, access).map_err(refusal_of)?;
+        let is_covered = superblock::is_to_be_mended(&device).map_err(|DeviceFailed| Refusal::Device)?;
+        let (library, transactions) = mount_for(access, &device, clock).map_err(refusal_of)?;
         let mut volume = Volume {
             library: Some(library),
             device,
@@ -270,8 +308,13 @@ impl<D: Device> Volume<D> {
             access,
             known: BTreeSet::new(),
             grown: Grown::default(),
+            transactions,
+            has_changed: false,
+            has_overwritten: false,
             has_freed: false,
-            journal,
+            journaled: BTreeSet::new(),
+            written: BTreeSet::new(),
+            is_covered: is_covered && access == Access::Read,
         };
         let root = volume.attributes(ROOT).map_err(|_| Refusal::Damaged("the root directory"))?;
         if !root.is(kind::DIRECTORY) {
@@ -290,21 +333,10 @@ impl<D: Device> Volume<D> {
         self.access
     }
 
-    /// Does an operation, and goes on read-only if it has ended the journal.
-    fn act<R>(&mut self, mut act: impl FnMut(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
+    /// Does an operation, and goes on read-only if the device has failed.
+    fn act<R>(&mut self, act: impl FnOnce(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
         let library = self.library.as_mut().ok_or(Error::Device)?;
-        let mut result = act(library);
-        if self.access == Access::Write && result.as_ref().is_err_and(|error| is_for_want_of_log(*error)) {
-            // Writes outside of a transaction do not make room in the journal themselves. The beginning of a
-            // transaction does: of one that fails at once, for its name.
-            let file = NewFile { owner: (0, 0), permissions: 0 };
-            let (root, name, permissions) = (InodeNumber::new(ROOT), FileName::new(b"."), FilePermissions::new(0));
-            if let (Ok(root), Ok(name), Ok(permissions)) = (root, name, permissions) {
-                let _ = library.create_regular_file(context_of(file), root, name, permissions);
-            }
-            result = act(library);
-        }
-        let error = match result {
+        let error = match act(library) {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
@@ -320,15 +352,34 @@ impl<D: Device> Volume<D> {
     fn go_back(&mut self) {
         self.access = Access::Read;
         self.known.clear();
+        (self.transactions, self.is_covered) = (None, true);
+        (self.has_changed, self.has_overwritten) = (false, false);
         self.library = mount(&self.device, self.clock, Access::Read).ok();
     }
 
     /// Does an operation that changes something.
-    fn change<R>(&mut self, act: impl FnMut(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
+    fn change<R>(&mut self, act: impl FnOnce(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
         if self.access == Access::Read {
             return Err(Error::ReadOnly);
         }
-        self.act(act)
+        self.has_changed = true;
+        let done = self.act(act);
+        // Also after an operation that has failed in the middle.
+        if self.with_transactions(|transactions| transactions.are_many()) == Some(true) {
+            self.commit()?;
+        }
+        done
+    }
+
+    /// Does something with the transactions, if there are any.
+    fn with_transactions<R>(&self, act: impl FnOnce(&mut Transactions) -> R) -> Option<R> {
+        self.transactions.as_ref().map(|transactions| act(&mut transactions.lock()))
+    }
+
+    /// Notes that blocks of files are freed.
+    fn frees(&mut self) {
+        self.has_freed = true;
+        self.with_transactions(Transactions::keep_none);
     }
 
     /// Fails unless this is a directory whose blocks can be listed in memory.
@@ -415,7 +466,7 @@ impl<D: Device> Volume<D> {
     }
 
     /// Makes a name in a directory, and notes if it has grown in pieces by that.
-    fn make_in<R>(&mut self, directory: u32, act: impl FnMut(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
+    fn make_in<R>(&mut self, directory: u32, act: impl FnOnce(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
         let before = self.attributes(directory)?.size;
         let made = self.change(act)?;
         if self.attributes(directory)?.size > before {
@@ -443,7 +494,8 @@ impl<D: Device> Volume<D> {
         if self.attributes(directory)?.links == 0 {
             return Err(Error::NotFound);
         }
-        if name.is_reserved() || self.act(|library| library.lookup_child(number, name))?.is_some() {
+        // The library looks for all others itself.
+        if name.is_reserved() {
             return Err(Error::AlreadyExists);
         }
         Ok((number, name, permissions))
@@ -555,14 +607,33 @@ impl<D: Device> Volume<D> {
     pub fn end_file(&mut self, inode: u32) -> Result<bool, Error> {
         let file = self.attributes(inode)?;
         let target = number(inode)?;
-        if file.is(kind::REGULAR) && file.size > FREED_IN_A_STEP && file.sectors > 0 {
-            self.has_freed = true;
-            self.change(|library| library.truncate_inode(target, file.size - FREED_IN_A_STEP))?;
+        if file.sectors > 0 {
+            self.frees();
+        }
+        if let Some(shorter) = self.step_of(&file, 0)? {
+            self.change(|library| library.truncate_inode(target, shorter))?;
             return Ok(false);
         }
         self.known.remove(&inode);
-        self.has_freed |= file.sectors > 0;
         self.change(|library| library.reap_unlinked_inode(target)).map(|()| true)
+    }
+
+    /// Returns the length that a file gets in a step before it has the one that is wanted; `None` if that needs no step.
+    fn step_of(&mut self, file: &Attributes, wanted: u64) -> Result<Option<u64>, Error> {
+        if !file.is(kind::REGULAR) || file.sectors == 0 || file.size <= wanted.saturating_add(FREED_OF_PIECES) {
+            return Ok(None);
+        }
+        let (inode, from) = (number(file.inode)?, file.size.saturating_sub(FREED_IN_A_STEP).max(wanted));
+        let has_few_groups = self.library.as_ref().is_some_and(|library| library.statfs().block_groups <= FEW_GROUPS);
+        let lies_together = has_few_groups
+            || file.sectors * 512 <= LARGEST_SEARCHED && {
+                let (length, data, most) = (file.size - from, FileExtentTarget::Data, PIECES_OF_A_STEP + 1);
+                let found = self.act(|library| library.inode_extents(inode, from, length, data, most))?;
+                found.extents.len() < most
+            };
+        let step = if lies_together { FREED_IN_A_STEP } else { FREED_OF_PIECES };
+        let shorter = file.size.saturating_sub(step) & !(BLOCK as u64 - 1);
+        Ok((shorter > wanted).then_some(shorter))
     }
 
     /// Reads from a place in a file; returns the number of bytes, less only at its end.
@@ -596,9 +667,13 @@ impl<D: Device> Volume<D> {
             return Err(Error::NoSpace);
         }
         if self.has_freed && !self.has_blocks(inode, offset, bytes.len() as u64)? {
-            self.settle_freed_blocks()?;
+            if self.transactions.is_some() && bytes.len() <= MOST_JOURNALED {
+                self.journaled.insert(inode);
+            } else {
+                self.settle_freed_blocks()?;
+            }
         }
-        self.overwrite(inode, offset, bytes)
+        self.put(inode, offset, bytes)
     }
 
     /// Writes to a place in a regular file whose blocks are there: also if none are free.
@@ -606,14 +681,120 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// Those of all changes.
     pub fn overwrite(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let before = self.has_changed;
+        let end = offset + bytes.len() as u64;
+        let has_whole_blocks = offset.is_multiple_of(BLOCK as u64) && end.is_multiple_of(BLOCK as u64);
+        let is_inside = end <= self.attributes(inode)?.size;
+        self.put(inode, offset, bytes)?;
+        if has_whole_blocks && is_inside && self.transactions.is_some() && !self.journaled.contains(&inode) {
+            // They are on the device, and nothing of the volume has changed but times.
+            (self.has_changed, self.has_overwritten) = (before, true);
+        }
+        Ok(())
+    }
+
+    /// Writes to a place in a regular file.
+    fn put(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let size = self.attributes(inode)?.size;
-        let inode = number(inode)?;
+        let target = number(inode)?;
         if offset > size {
             // The library clears what lies in the last block behind the end only where a file is made longer by itself.
             // A store that was written before a power cut, but whose file had not lastingly become longer, is there.
-            self.change(|library| library.truncate_inode(inode, offset))?;
+            self.change(|library| library.truncate_inode(target, offset))?;
         }
-        self.change(|library| library.write_inode(inode, offset, bytes))
+        self.note_written(inode);
+        let is_journaled = self.journaled.contains(&inode);
+        if is_journaled {
+            return self.change(|library| library.write_inode(target, offset, bytes));
+        }
+        self.with_transactions(|transactions| transactions.of_files(bytes));
+        let written = self.change(|library| library.write_inode(target, offset, bytes));
+        self.with_transactions(Transactions::not_of_files);
+        written?;
+        self.keep_edges(target, offset, offset + bytes.len() as u64)
+    }
+
+    /// Notes the blocks of a file that were written in part, which the library keeps for a while.
+    fn keep_edges(&mut self, inode: InodeNumber, start: u64, end: u64) -> Result<(), Error> {
+        if self.transactions.is_none() {
+            return Ok(());
+        }
+        let block = BLOCK as u64;
+        let (first, last) = (start / block, end / block);
+        for edge in [(start, first), (end, last)].into_iter().filter(|(at, _)| !at.is_multiple_of(block)) {
+            let (at, data) = (edge.1 * block, FileExtentTarget::Data);
+            let found = self.act(|library| library.inode_extents(inode, at, block, data, 1))?;
+            let is_there = |piece: &&rsext4::FileExtent| {
+                piece.state == FileExtentState::Initialized
+                    && (piece.logical_start..piece.logical_start + piece.length).contains(&at)
+            };
+            if let Some(piece) = found.extents.first().filter(is_there) {
+                let place = (piece.physical_start + (at - piece.logical_start)) / block;
+                self.with_transactions(|transactions| transactions.keep(place));
+            }
+            if first == last {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the library may have bytes of a file that are not on the device.
+    fn note_written(&mut self, inode: u32) {
+        if self.written.len() < MOST_WRITTEN {
+            self.written.insert(inode);
+        }
+    }
+
+    /// Returns the places on the device of bytes of a regular file, in their order and without gaps; `None` if they have
+    /// to be [read](Volume::read) through the volume. They are right until the next change of the file.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such file.
+    pub fn runs(&mut self, inode: u32, offset: u64, length: u64) -> Result<Option<Vec<FileRun>>, Error> {
+        let may_be_here = self.written.len() >= MOST_WRITTEN || self.written.contains(&inode);
+        let is_large = self.attributes(inode)?.sectors * 512 > LARGEST_SEARCHED;
+        if may_be_here || is_large || self.is_covered || length == 0 {
+            return Ok(None);
+        }
+        let (inode, data, end) = (number(inode)?, FileExtentTarget::Data, offset + length);
+        let found = self.act(|library| library.inode_extents(inode, offset, length, data, MOST_RUNS))?;
+        if found.extents.len() >= MOST_RUNS {
+            return Ok(None);
+        }
+        let mut runs = Vec::new();
+        runs.try_reserve_exact(2 * found.extents.len() + 1).map_err(|_| Error::OutOfMemory)?;
+        let mut next = offset;
+        for piece in found.extents {
+            let (start, stop) = (piece.logical_start.max(next), (piece.logical_start + piece.length).min(end));
+            if start >= stop {
+                continue;
+            }
+            if start > next {
+                runs.push(FileRun { offset: next, length: start - next, at: None });
+            }
+            let is_there = piece.state == FileExtentState::Initialized;
+            let at = is_there.then(|| piece.physical_start + (start - piece.logical_start));
+            if at.is_some_and(|at| !self.is_on_the_device(at, stop - start)) {
+                return Ok(None);
+            }
+            runs.push(FileRun { offset: start, length: stop - start, at });
+            next = stop;
+        }
+        if next < end {
+            runs.push(FileRun { offset: next, length: end - next, at: None });
+        }
+        Ok(Some(runs))
+    }
+
+    /// Whether the device has these bytes of the volume.
+    fn is_on_the_device(&self, at: u64, length: u64) -> bool {
+        let block = BLOCK as u64;
+        let has_any = |transactions: &mut Transactions| {
+            (at / block..(at + length).div_ceil(block)).any(|block| transactions.has(block))
+        };
+        let is_inside = at.checked_add(length).is_some_and(|end| end <= self.device.bytes());
+        is_inside && self.with_transactions(has_any) != Some(true)
     }
 
     /// Whether bytes of a regular file have their blocks, as far as that is found: in large files it is not looked for.
@@ -641,10 +822,16 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::TooLarge`] and those of all changes.
     pub fn truncate(&mut self, inode: u32, length: u64) -> Result<(), Error> {
-        let file = self.attributes(inode)?;
-        self.has_freed |= length < file.size && file.sectors > 0;
-        let inode = number(inode)?;
-        self.change(|library| library.truncate_inode(inode, length))
+        let (mut file, target) = (self.attributes(inode)?, number(inode)?);
+        self.note_written(inode);
+        if length < file.size && file.sectors > 0 {
+            self.frees();
+        }
+        while let Some(shorter) = self.step_of(&file, length)? {
+            self.change(|library| library.truncate_inode(target, shorter))?;
+            file.size = shorter;
+        }
+        self.change(|library| library.truncate_inode(target, length))
     }
 
     /// Returns the target of a symbolic link.
@@ -777,7 +964,7 @@ impl<D: Device> Volume<D> {
             return Err(Error::NoSpace);
         }
         // Values outside of the inode have a block, which may go.
-        self.has_freed = true;
+        self.frees();
         self.change(|library| library.set_xattr(inode, namespace, name, value, mode))
     }
 
@@ -787,7 +974,7 @@ impl<D: Device> Volume<D> {
     /// [`Error::NotFound`], and those of [`extended_attribute`](Volume::extended_attribute) and of all changes.
     pub fn remove_extended_attribute(&mut self, inode: u32, name: &[u8]) -> Result<(), Error> {
         let ((namespace, name), inode) = (namespace_of(name)?, number(inode)?);
-        self.has_freed = true;
+        self.frees();
         self.change(|library| library.remove_xattr(inode, namespace, name))
     }
 
@@ -816,10 +1003,39 @@ impl<D: Device> Volume<D> {
         if self.grown.wrong.is_empty() { Ok(()) } else { self.begin_again() }
     }
 
-    /// Has everything last that was changed.
-    fn commit(&mut self) -> Result<(), Error> {
+    /// Whether something was changed that does not last.
+    pub fn has_changed(&self) -> bool {
+        self.has_changed || self.has_overwritten
+    }
+
+    /// Returns when all bytes that were written to files cannot be lost with the power any more, and are found; times
+    /// of files may be lost.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn synchronise_data(&mut self) -> Result<(), Error> {
+        if self.has_changed || self.access == Access::Read {
+            return self.synchronise();
+        }
+        if self.device.flush().is_err() {
+            self.go_back();
+            return Err(Error::Device);
+        }
+        Ok(())
+    }
+
+    /// Has everything last that was changed. It is [`synchronise`](Volume::synchronise) without what that repairs.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn commit(&mut self) -> Result<(), Error> {
+        if self.access == Access::Read {
+            return Ok(());
+        }
         self.act(Ext4::sync)?;
-        self.has_freed = false;
+        (self.has_changed, self.has_overwritten, self.has_freed) = (false, false, false);
+        self.journaled.clear();
+        self.written.clear();
         Ok(())
     }
 
@@ -836,11 +1052,11 @@ impl<D: Device> Volume<D> {
     fn begin_again(&mut self) -> Result<(), Error> {
         let begun = match self.end_library() {
             Err(Error::Busy) if self.library.is_some() => return Ok(()),
-            ended => ended.and_then(|()| mount(&self.device, self.clock, Access::Write).map_err(error_of)),
+            ended => ended.and_then(|()| mount_for(Access::Write, &self.device, self.clock).map_err(error_of)),
         };
         match begun {
-            Ok(library) => {
-                self.library = Some(library);
+            Ok((library, transactions)) => {
+                (self.library, self.transactions) = (Some(library), transactions);
                 Ok(())
             }
             Err(error) => {
@@ -858,8 +1074,11 @@ impl<D: Device> Volume<D> {
         if self.access == Access::Write {
             self.commit()?;
         }
-        self.act(Ext4::unmount)?;
-        self.library = None;
+        self.with_transactions(|transactions| transactions.end_next(true));
+        let ended = self.act(Ext4::unmount);
+        self.with_transactions(|transactions| transactions.end_next(false));
+        ended?;
+        (self.library, self.transactions) = (None, None);
         if self.access == Access::Write {
             let wrong = core::mem::take(&mut self.grown.wrong);
             correct_blocks(&self.device, self.clock, &wrong).map_err(error_of)?;
@@ -882,10 +1101,15 @@ impl<D: Device> Volume<D> {
             }
             superblock::examine(&self.device, true).map_err(|_| Error::Unsupported)?;
             // From the beginning: the journal of a volume that was mounted for reading is still to be replayed.
-            let (library, journal) = mount_with_journal(&self.device, self.clock, Access::Write).map_err(error_of)?;
-            (self.library, self.journal) = (Some(library), journal);
+            let (library, transactions) = mount_for(Access::Write, &self.device, self.clock).map_err(error_of)?;
+            (self.library, self.transactions, self.is_covered) = (Some(library), transactions, false);
         } else {
-            self.act(|library| library.remount(options(Access::Read)))?;
+            self.commit()?;
+            self.with_transactions(|transactions| transactions.end_next(true));
+            let ended = self.act(|library| library.remount(options(Access::Read)));
+            self.with_transactions(|transactions| transactions.end_next(false));
+            ended?;
+            self.transactions = None;
             self.access = Access::Read;
             self.leave_journal()?;
         }
@@ -904,12 +1128,7 @@ impl<D: Device> Volume<D> {
 
     /// Leaves the journal, which is empty, as Linux does.
     fn leave_journal(&mut self) -> Result<(), Error> {
-        let Some(journal) = self.journal else { return Ok(()) };
-        let left = journal.use_blocks(&self.device, journal.blocks).and_then(|is_empty| match is_empty {
-            true => superblock::mark_as_whole(&self.device),
-            false => Ok(()),
-        });
-        left.map_err(|DeviceFailed| Error::Device)
+        superblock::mark_as_whole(&self.device).map_err(|DeviceFailed| Error::Device)
     }
 }
 
@@ -1022,46 +1241,55 @@ fn mount<D: Device>(device: &D, clock: Clock, access: Access) -> Ext4Result<Libr
     Ok(library)
 }
 
-/// Mounts a device that was examined, and for writing with a short journal.
-fn mount_with_journal<D: Device>(
+/// Mounts a device that was examined for this access; to write to a volume with a journal, returns its transactions.
+fn mount_for<D: Device>(
+    access: Access,
     device: &D,
     clock: Clock,
-    access: Access,
-) -> Ext4Result<(Library<D>, Option<Journal>)> {
-    let mut library = mount(device, clock, access)?;
-    if access == Access::Read {
-        return Ok((library, None));
+) -> Ext4Result<(Library<D>, Option<SharedTransactions>)> {
+    let failed = |DeviceFailed| Ext4Error::io();
+    if access == Access::Read || !superblock::has_journal(device).map_err(failed)? {
+        return Ok((mount(device, clock, access)?, None));
     }
-    let Some(journal) = journal_of(&mut library, device)? else { return Ok((library, None)) };
-    if journal.differs(device, USED_BLOCKS).map_err(|DeviceFailed| Ext4Error::io())? {
-        // It is empty then.
+    let journal = if superblock::is_to_be_mended(device).map_err(failed)? {
+        let mut library = mount(device, clock, Access::Write)?;
+        let journal = journal_of(&mut library, device)?;
         library.unmount()?;
-        drop(library);
-        journal.use_blocks(device, USED_BLOCKS).map_err(|DeviceFailed| Ext4Error::io())?;
-        library = mount(device, clock, access)?;
-    }
-    Ok((library, Some(journal)))
+        journal
+    } else {
+        journal_of(&mut mount(device, clock, Access::Read)?, device)?
+    };
+    let log = JournalLog::begin(device, journal).map_err(|unusable| match unusable {
+        Unusable::Device => Ext4Error::io(),
+        Unusable::Damaged => Ext4Error::bad_superblock().with_operation("the journal"),
+    })?;
+    superblock::mark_in_use(device).map_err(failed)?;
+    let transactions = Arc::new(Mutex::new(Transactions::new(log)));
+    let sectors = Sectors::journaled(device.clone(), transactions.clone(), clock);
+    let services = MountServices::new(OwnClock(clock), (), NoopObserver);
+    Ok((Ext4::mount(sectors, services, options(access))?, Some(transactions)))
 }
 
 /// Returns the place of the journal in the volume, where `mke2fs` makes it.
-fn journal_of<D: Device>(library: &mut Library<D>, device: &D) -> Ext4Result<Option<Journal>> {
+fn journal_of<D: Device>(library: &mut Library<D>, device: &D) -> Ext4Result<Journal> {
     let number = InodeNumber::new(JOURNAL)?;
-    let block_size = library.statfs().block_size;
-    let Ok(inode) = library.inode(number) else { return Ok(None) };
-    if inode.size < block_size || inode.mode & kind::MASK != kind::REGULAR {
-        return Ok(None);
+    let inode = library.inode(number)?;
+    let block = BLOCK as u64;
+    let used = u64::from(USED_BLOCKS) * block;
+    let pieces = library.inode_extents(number, 0, used.min(inode.size), FileExtentTarget::Data, usize::MAX)?;
+    let mut journal = Journal { pieces: Vec::new(), blocks: 0 };
+    journal.blocks = u32::try_from(inode.size / block).map_err(|_| Ext4Error::overflow())?;
+    let mut next = 0;
+    for piece in pieces.extents {
+        let is_inside = piece.physical_start.checked_add(piece.length).is_some_and(|end| end <= device.bytes());
+        if piece.logical_start != next * block || !is_inside || inode.mode & kind::MASK != kind::REGULAR {
+            break;
+        }
+        let count = piece.length / block;
+        journal.pieces.push(JournalPiece { first: next as u32, at: piece.physical_start, count: count as u32 });
+        next += count;
     }
-    let pieces = library.inode_extents(number, 0, block_size, FileExtentTarget::Data, usize::MAX)?;
-    let first = pieces.extents.first().filter(|first| first.logical_start == 0);
-    let at = first.map(|first| first.physical_start).filter(|at| at.saturating_add(block_size) <= device.bytes());
-    let blocks = u32::try_from(inode.size / block_size).map_err(|_| Ext4Error::overflow())?;
-    Ok(at.map(|at| Journal { at, blocks }))
-}
-
-/// Whether an operation has failed because a part of the journal had to be freed first.
-fn is_for_want_of_log(error: Ext4Error) -> bool {
-    let operation = operation_of(error);
-    error.kind() == Ext4ErrorKind::Busy && operation.ends_with("with_unfinished_block_edit")
+    Ok(journal)
 }
 
 fn number(inode: u32) -> Result<InodeNumber, Error> {
