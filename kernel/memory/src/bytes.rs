@@ -124,6 +124,16 @@ impl<'a> SharedBytes<'a> {
         length
     }
 
+    /// Copies from another run, as much as both hold, and returns the number of bytes. The two may be the same memory.
+    #[inline]
+    pub fn copy_from_shared(&self, source: &SharedBytes<'_>) -> usize {
+        let length = self.length.min(source.length);
+        // SAFETY: `length` bytes of both are valid for volatile access (contract of `new`); where they overlap, each
+        // byte is one of those that were there.
+        unsafe { copy_volatile(source.start, self.start, length) };
+        length
+    }
+
     /// Fills all bytes with zero.
     pub fn zero(&self) {
         // SAFETY: `start..start + length` is valid for volatile access (contract of `new`).

@@ -76,7 +76,9 @@ use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, SEND_PAGES};
 use abi_queue::{Completion, Priority};
 use abi_unix::types::signal;
 use abi_unix::{Counter, Errno};
+use memory::SharedBytes;
 use memory::space::StringError;
+use memory::sv39::Access;
 use platform::println;
 use spin::{Mutex, Once};
 use usermode::Space;
@@ -384,6 +386,26 @@ impl UserMemory for Process {
 
     fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
         Process::copy_out(self, address, bytes)
+    }
+
+    fn copy_in_to(&self, address: usize, to: &SharedBytes<'_>) -> (usize, Result<(), Errno>) {
+        let mut done = 0;
+        let copied = self.space().lock().for_each_slice(address as u64, to.len(), Access::Read, |bytes| {
+            let count = to.slice(done..to.len()).map_or(0, |to| to.copy_from_shared(bytes));
+            done += count;
+            count
+        });
+        (done, copied.map(|_| ()).map_err(|interrupted| errno_of_fault(interrupted.fault)))
+    }
+
+    fn copy_out_from(&self, address: usize, from: &SharedBytes<'_>) -> Result<(), Errno> {
+        let mut done = 0;
+        let copied = self.space().lock().for_each_slice(address as u64, from.len(), Access::Write, |bytes| {
+            let count = from.slice(done..from.len()).map_or(0, |from| bytes.copy_from_shared(&from));
+            done += count;
+            count
+        });
+        copied.map(|_| ()).map_err(|interrupted| errno_of_fault(interrupted.fault))
     }
 }
 

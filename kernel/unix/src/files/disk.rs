@@ -56,8 +56,6 @@ const WRITE_BACK_NS: u64 = 5_000_000_000;
 const PATIENCE_NS: u64 = 30_000_000_000;
 /// Number of pages that are read ahead of a reader that goes from page to page (Linux: 32).
 pub(crate) const READ_AHEAD: u64 = 16;
-/// Bytes that are copied at a time between a page and a program.
-const PIECE: usize = 512;
 /// Sectors of a page.
 const SECTORS: u64 = PAGE_SIZE as u64 / SECTOR;
 
@@ -804,13 +802,9 @@ pub(super) fn copy_out(
     to: usize,
     count: usize,
 ) -> Result<(), Errno> {
-    let mut piece = [0; PIECE];
-    for done in (0..count).step_by(PIECE) {
-        let piece = &mut piece[..PIECE.min(count - done)];
-        frame.read(offset + done, piece);
-        caller.copy_out(to + done, piece)?;
-    }
-    Ok(())
+    // Pieces of pages are inside.
+    let Some(bytes) = frame.bytes().slice(offset..offset + count) else { return Err(Errno::EFAULT) };
+    caller.copy_out_from(to, &bytes)
 }
 
 /// Copies into a page; returns the number of bytes copied, and the reason if these are not all.
@@ -821,15 +815,10 @@ pub(super) fn copy_in(
     from: usize,
     count: usize,
 ) -> (usize, Result<(), Errno>) {
-    let mut piece = [0; PIECE];
-    for done in (0..count).step_by(PIECE) {
-        let piece = &mut piece[..PIECE.min(count - done)];
-        if let Err(error) = caller.copy_in(from + done, piece) {
-            return (done, Err(error));
-        }
-        frame.write(offset + done, piece);
+    match frame.bytes().slice(offset..offset + count) {
+        Some(bytes) => caller.copy_in_to(from, &bytes),
+        None => (0, Err(Errno::EFAULT)),
     }
-    (count, Ok(()))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use core::ops::Deref;
 
 use abi_unix::Errno;
 use abi_unix::types::{TimeSpec, bytes_of_address};
+use memory::SharedBytes;
 use memory::space::MapError;
 use usermode::Fault;
 
@@ -36,7 +37,33 @@ pub(crate) trait UserMemory {
 
     /// Copies to the memory. `EFAULT` if any byte is not writable for the program; `ENOMEM` as above.
     fn copy_out(&self, address: usize, bytes: &[u8]) -> Result<(), Errno>;
+
+    /// Copies from the memory to the pages of a file; returns the number of bytes, and the reason if these are not all.
+    fn copy_in_to(&self, address: usize, to: &SharedBytes<'_>) -> (usize, Result<(), Errno>) {
+        let mut piece = [0; PIECE];
+        for done in (0..to.len()).step_by(PIECE) {
+            let piece = &mut piece[..PIECE.min(to.len() - done)];
+            if let Err(error) = self.copy_in(address + done, piece) {
+                return (done, Err(error));
+            }
+            let _ = to.slice(done..to.len()).map_or(0, |to| to.copy_from(piece));
+        }
+        (to.len(), Ok(()))
+    }
+
+    /// Copies to the memory from the pages of a file.
+    fn copy_out_from(&self, address: usize, from: &SharedBytes<'_>) -> Result<(), Errno> {
+        let mut piece = [0; PIECE];
+        for done in (0..from.len()).step_by(PIECE) {
+            let count = from.slice(done..from.len()).map_or(0, |from| from.copy_to(&mut piece));
+            self.copy_out(address + done, &piece[..count])?;
+        }
+        Ok(())
+    }
 }
+
+/// Bytes that are copied at a time where they cannot go directly from memory to memory.
+const PIECE: usize = 512;
 
 /// The process that makes a call, as the objects see it that the call is about: they know nothing else of processes.
 pub(crate) trait Caller: UserMemory + Ends {
