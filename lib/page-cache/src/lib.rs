@@ -268,6 +268,27 @@ impl<P: Clone> Cache<P> {
         self.orders.pop_front()
     }
 
+    /// Takes the oldest order if it is of this direction and page: the owner makes it part of the transfer of the page
+    /// before.
+    pub fn take_order_of(&mut self, direction: Direction, index: u64) -> Option<Order<P>> {
+        let is_it = self.orders.front().is_some_and(|order| order.direction == direction && order.index == index);
+        if is_it { self.orders.pop_front() } else { None }
+    }
+
+    /// Orders a page once more, whose order was carried out with those of others, one of which perhaps has failed
+    /// alone.
+    pub fn order_again(&mut self, direction: Direction, index: u64) {
+        let Some(number) = self.find(index) else { return };
+        let place = &self.places[number];
+        let is_under_way = match direction {
+            Direction::Read => place.state == State::Reading,
+            Direction::Write => matches!(place.state, State::Writing { .. }),
+        };
+        if let Some(page) = place.page.clone().filter(|_| is_under_way) {
+            self.orders.push_back(Order { direction, index, page, payer: place.payer });
+        }
+    }
+
     /// Pins a page. If that has to wait, registers the waker, if there is one; the task tries again when it is woken,
     /// and [forgets](Self::forget) the page if it gives up. `allocate` gives memory to a place that has none.
     ///

@@ -321,3 +321,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn orders_for_neighbours_are_taken_together_and_given_again() {
+    let mut cache = Cache::<Page>::new(64, 100).unwrap();
+    for index in [5, 6, 7, 9] {
+        assert!(cache.pin(index, Purpose::Read, None, fresh).is_pending());
+    }
+    assert_eq!(cache.take_order().map(|order| order.index), Some(5));
+    assert!(cache.take_order_of(Direction::Write, 6).is_none());
+    let mut next = |index| cache.take_order_of(Direction::Read, index).map(|order| order.index);
+    assert_eq!((next(6), next(7), next(8)), (Some(6), Some(7), None));
+    cache.ended(Direction::Read, 5, true);
+    // Of a page whose order has ended there is nothing to be done again.
+    for index in 5..8 {
+        cache.order_again(Direction::Read, index);
+    }
+    let orders: Vec<_> = core::iter::from_fn(|| cache.take_order()).map(|order| order.index).collect();
+    assert_eq!(orders, [9, 6, 7]);
+    cache.ended(Direction::Read, 6, false);
+    assert!(matches!(cache.pin(6, Purpose::Read, None, fresh), Poll::Ready(Err(Error::Unreadable))));
+}

@@ -46,6 +46,8 @@ const SHARE: usize = 16;
 const MOST_DISKS: usize = 8;
 /// Number of ended requests that the attendant takes at a time.
 const ENDED_AT_A_TIME: usize = 32;
+/// Number of pages whose ends count as another request among them.
+const PAGES_OF_AN_END: usize = 4;
 /// Number of places that are looked at for memory to give back, at a time.
 const GIVEN_BACK_AT_A_TIME: usize = 512;
 /// Number of failures of requests for each of which the kernel's log has one line.
@@ -61,15 +63,22 @@ const SECTORS: u64 = PAGE_SIZE as u64 / SECTOR;
 
 static DISKS: Once<Vec<Disk>> = Once::new();
 
-/// The memory of a request: a page or the part of it that the disk has, or none.
-pub(crate) struct Part {
-    frame: Option<SharedFrame>,
-    bytes: u32,
+/// Number of neighbouring pages that are read or written by one request (Linux: `read_ahead_kb`, 128 KiB).
+const MOST_PAGES: usize = 32;
+
+/// The memory of a request: neighbouring pages, of the last of which the disk may have a part; or none.
+#[derive(Default)]
+pub(crate) struct RequestPages {
+    frames: SmallVec<[SharedFrame; MOST_PAGES]>,
+    /// The bytes of the last page.
+    last: u32,
 }
 
-impl virtio::Data for Part {
+impl virtio::Data for RequestPages {
     fn parts(&self) -> impl Iterator<Item = (u64, u32)> {
-        self.frame.iter().map(|frame| (frame.physical_address(), self.bytes))
+        let last = self.frames.len().wrapping_sub(1);
+        let length = move |number| if number == last { self.last } else { PAGE_SIZE as u32 };
+        self.frames.iter().enumerate().map(move |(number, frame)| (frame.physical_address(), length(number)))
     }
 }
 
@@ -81,8 +90,11 @@ pub(crate) trait Device: Send {
     /// Returns whether what was written lasts only after a flush.
     fn has_cache(&self) -> bool;
 
+    /// Returns the number of pages that one request may read or write.
+    fn most_pages(&self) -> usize;
+
     /// Begins a request, and returns its number. The device sees it with the next [`notify`](Self::notify).
-    fn begin(&mut self, request: Request, part: Part) -> Result<usize, RequestError>;
+    fn begin(&mut self, request: Request, parts: RequestPages) -> Result<usize, RequestError>;
 
     /// Shows the device the requests that were begun.
     fn notify(&mut self);
@@ -94,7 +106,7 @@ pub(crate) trait Device: Send {
     fn give_up(&mut self);
 }
 
-impl Device for Driver<Mapped, DmaBuffer, Part> {
+impl Device for Driver<Mapped, DmaBuffer, RequestPages> {
     fn most_requests(&self) -> usize {
         self.most_requests()
     }
@@ -103,8 +115,12 @@ impl Device for Driver<Mapped, DmaBuffer, Part> {
         self.has_cache()
     }
 
-    fn begin(&mut self, request: Request, part: Part) -> Result<usize, RequestError> {
-        self.submit(request, part).map(|ticket| ticket.number()).map_err(|(error, _)| error)
+    fn most_pages(&self) -> usize {
+        self.most_parts().min(MOST_PAGES)
+    }
+
+    fn begin(&mut self, request: Request, parts: RequestPages) -> Result<usize, RequestError> {
+        self.submit(request, parts).map(|ticket| ticket.number()).map_err(|(error, _)| error)
     }
 
     fn notify(&mut self) {
@@ -122,7 +138,8 @@ impl Device for Driver<Mapped, DmaBuffer, Part> {
 
 /// A request that is under way.
 enum UnderWay {
-    Page(Direction, u64),
+    /// So many pages from one on.
+    Pages(Direction, u64, usize),
     Flush,
 }
 
@@ -146,6 +163,9 @@ struct State {
     /// The requests under way, by their number, and the times at which they began.
     under_way: Vec<Option<(UnderWay, u64)>>,
     in_flight: usize,
+    /// Number of the next orders that become requests of their own, after a request for several pages has failed: the
+    /// others of them are read and written all the same.
+    alone: usize,
     flushes: Flushes,
     /// Time at which changes are written without a call for it; `None` without changes.
     write_back_at: Option<u64>,
@@ -318,6 +338,7 @@ impl Disk {
             cache,
             under_way,
             in_flight: 0,
+            alone: 0,
             flushes: Flushes::default(),
             write_back_at: None,
             watched_until: None,
@@ -564,6 +585,33 @@ impl Disk {
         Poll::Ready(Ok(()))
     }
 
+    /// Has pages read that are wanted soon, as far as there is room; ready when none of them is being read any more.
+    /// Registers the waker before it answers `Pending`.
+    pub(crate) fn poll_loaded(&self, pages: &[Range<u64>], waker: &Waker) -> Poll<()> {
+        let mut state = self.state.lock();
+        state.cache.works_for(payers::present());
+        let mut awaited = None;
+        for index in pages.iter().cloned().flatten() {
+            match state.cache.pin(index, Purpose::Read, None, allocate) {
+                Poll::Ready(Ok(pinned)) => state.cache.unpin(pinned, false),
+                // Its reader is told.
+                Poll::Ready(Err(_)) => {}
+                Poll::Pending => awaited = Some(index),
+            }
+        }
+        // The last one: most often the others are there before it.
+        let is_ready = match awaited.map(|index| state.cache.pin(index, Purpose::Read, Some(waker), allocate)) {
+            None | Some(Poll::Ready(Err(_))) => true,
+            Some(Poll::Ready(Ok(pinned))) => {
+                state.cache.unpin(pinned, false);
+                true
+            }
+            Some(Poll::Pending) => false,
+        };
+        self.start_orders(state, Machine::now());
+        if is_ready { Poll::Ready(()) } else { Poll::Pending }
+    }
+
     /// Takes the requests that have ended, where no attendant can: on the developer's computer.
     #[cfg(not(target_os = "none"))]
     pub(crate) fn look_now(&self) {
@@ -697,7 +745,7 @@ impl State {
             if self.flushes.wanted > self.flushes.begun && self.flushes.begun == self.flushes.ended {
                 self.flushes.begun = self.flushes.wanted;
                 note(self.flushes.payer);
-                match self.device.begin(Request::Flush, Part { frame: None, bytes: 0 }) {
+                match self.device.begin(Request::Flush, RequestPages::default()) {
                     Ok(number) => self.began(number, UnderWay::Flush, now),
                     Err(_) => {
                         failures += 1;
@@ -708,17 +756,20 @@ impl State {
             }
             let Some(order) = self.cache.take_order() else { break };
             note(order.payer);
-            let first = order.index * SECTORS;
-            let bytes = (SECTORS.min(sectors - first) * SECTOR) as u32;
-            let request = match order.direction {
-                Direction::Read => Request::Read(first),
-                Direction::Write => Request::Write(first),
+            let (direction, first) = (order.direction, order.index);
+            let parts = self.parts_from(order, sectors);
+            let request = match direction {
+                Direction::Read => Request::Read(first * SECTORS),
+                Direction::Write => Request::Write(first * SECTORS),
             };
-            match self.device.begin(request, Part { frame: Some(order.page), bytes }) {
-                Ok(number) => self.began(number, UnderWay::Page(order.direction, order.index), now),
+            let count = parts.frames.len();
+            match self.device.begin(request, parts) {
+                Ok(number) => self.began(number, UnderWay::Pages(direction, first, count), now),
                 Err(_) => {
                     failures += 1;
-                    let _ = self.cache.ended(order.direction, order.index, false);
+                    for index in (first..).take(count) {
+                        let _ = self.cache.ended(direction, index, false);
+                    }
                 }
             }
         }
@@ -726,6 +777,23 @@ impl State {
             self.device.notify();
         }
         failures < ENDED_AT_A_TIME
+    }
+
+    /// Makes the memory of a request of an order and of those for the pages behind that follow it.
+    fn parts_from(&mut self, order: page_cache::Order<SharedFrame>, sectors: u64) -> RequestPages {
+        let (direction, first) = (order.direction, order.index);
+        let most = if self.alone > 0 { 1 } else { self.device.most_pages() };
+        self.alone = self.alone.saturating_sub(1);
+        let mut parts = RequestPages::default();
+        parts.frames.push(order.page);
+        while parts.frames.len() < most
+            && let Some(next) = self.cache.take_order_of(direction, first + parts.frames.len() as u64)
+        {
+            parts.frames.push(next.page);
+        }
+        let last = (first + parts.frames.len() as u64 - 1) * SECTORS;
+        parts.last = (SECTORS.min(sectors - last) * SECTOR) as u32;
+        parts
     }
 
     fn began(&mut self, number: usize, work: UnderWay, now: u64) {
@@ -740,18 +808,33 @@ impl State {
 
     /// Takes some of the requests that have ended, and tells the payer of each; returns whether there are no more.
     fn take_ended(&mut self, note: &mut impl FnMut(u32)) -> bool {
-        for _ in 0..ENDED_AT_A_TIME {
+        let mut ended = 0;
+        while ended < ENDED_AT_A_TIME {
             let Some((number, outcome)) = self.device.take() else { return true };
             self.in_flight -= 1;
-            let has_succeeded = match outcome {
-                Ok(()) => true,
+            ended += 1;
+            let (has_succeeded, is_gone) = match outcome {
+                Ok(()) => (true, false),
                 Err(error) => {
                     self.tell_failure(error);
-                    false
+                    (false, error == RequestError::Gone)
                 }
             };
             match self.under_way[number].take() {
-                Some((UnderWay::Page(direction, index), _)) => note(self.cache.ended(direction, index, has_succeeded)),
+                Some((UnderWay::Pages(direction, first, count), _)) if count > 1 && !has_succeeded && !is_gone => {
+                    // One of them has failed; each for itself now.
+                    self.alone += count;
+                    (first..).take(count).for_each(|index| self.cache.order_again(direction, index));
+                }
+                Some((UnderWay::Pages(direction, first, count), _)) => {
+                    for index in (first..).take(count) {
+                        let payer = self.cache.ended(direction, index, has_succeeded);
+                        if index == first {
+                            note(payer);
+                        }
+                    }
+                    ended += count / PAGES_OF_AN_END;
+                }
                 Some((UnderWay::Flush, _)) => {
                     note(self.flushes.payer);
                     self.flush_ended(has_succeeded);
@@ -884,7 +967,11 @@ pub(super) mod tests {
             true
         }
 
-        fn begin(&mut self, request: Request, part: Part) -> Result<usize, RequestError> {
+        fn most_pages(&self) -> usize {
+            1
+        }
+
+        fn begin(&mut self, request: Request, parts: RequestPages) -> Result<usize, RequestError> {
             device(|device| {
                 if device.is_gone {
                     return Err(RequestError::Gone);
@@ -895,17 +982,8 @@ pub(super) mod tests {
                     return Ok(number);
                 }
                 if matches!(device.behaviour, Behaviour::Works | Behaviour::Swallows) {
-                    let length = part.bytes as usize;
-                    match (request, part.frame) {
-                        (Request::Read(sector), Some(frame)) => {
-                            let start = sector as usize * 512;
-                            frame.write(0, &device.written[start..start + length]);
-                        }
-                        (Request::Write(sector), Some(frame)) => {
-                            let start = sector as usize * 512;
-                            frame.read(0, &mut device.written[start..start + length]);
-                        }
-                        _ => device.lasting = device.written.clone(),
+                    if parts.transfer(request, &mut device.written) == 0 {
+                        device.lasting = device.written.clone();
                     }
                 }
                 device.begun.push_back(number);
@@ -944,6 +1022,24 @@ pub(super) mod tests {
         }
     }
 
+    impl RequestPages {
+        /// Reads or writes the bytes of a disk in memory; returns their number.
+        fn transfer(&self, request: Request, disk: &mut [u8]) -> usize {
+            let (Request::Read(sector) | Request::Write(sector)) = request else { return 0 };
+            let mut at = sector as usize * 512;
+            let start = at;
+            for (number, frame) in self.frames.iter().enumerate() {
+                let is_last = number + 1 == self.frames.len();
+                let bytes = &mut disk[at..at + if is_last { self.last as usize } else { PAGE_SIZE }];
+                at += match request {
+                    Request::Read(_) => frame.write(0, bytes),
+                    _ => frame.read(0, bytes),
+                };
+            }
+            at - start
+        }
+    }
+
     /// Bytes of the second disk, and whether its requests fail.
     pub(in crate::files) static SECOND: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
     pub(in crate::files) static SECOND_FAILS: AtomicBool = AtomicBool::new(false);
@@ -967,15 +1063,14 @@ pub(super) mod tests {
             true
         }
 
-        fn begin(&mut self, request: Request, part: Part) -> Result<usize, RequestError> {
+        fn most_pages(&self) -> usize {
+            MOST_PAGES
+        }
+
+        fn begin(&mut self, request: Request, parts: RequestPages) -> Result<usize, RequestError> {
             let mut disk = SECOND.lock().unwrap();
             disk.resize(SECOND_SIZE, 0);
-            let length = part.bytes as usize;
-            let _ = match (request, part.frame) {
-                (Request::Read(sector), Some(frame)) => frame.write(0, &disk[sector as usize * 512..][..length]),
-                (Request::Write(sector), Some(frame)) => frame.read(0, &mut disk[sector as usize * 512..][..length]),
-                _ => 0,
-            };
+            let length = parts.transfer(request, &mut disk);
             let bad = SECOND_IS_BAD_AT.load(Ordering::Relaxed);
             let is_bad = matches!(request, Request::Read(sector) if bad > 0
                 && (sector as usize * 512..sector as usize * 512 + length).contains(&bad));
