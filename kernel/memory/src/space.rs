@@ -106,6 +106,24 @@ pub enum Placement {
     FixedIfFree(u64),
 }
 
+/// Bytes around a page that is touched, of which the pages that an object has are entered as well (Linux:
+/// `fault_around_bytes`).
+const AROUND: u64 = 16 * PAGE_SIZE;
+
+/// Enters the pages of an object that are there, in a part of its region that begins at `start`. Without memory for
+/// tables the rest is entered when it is touched.
+fn enter_around(table: &mut PageTable, mapped: &ObjectUse, start: u64, pages: Range<u64>, protection: Protection) {
+    for page in pages.step_by(PAGE_SIZE as usize) {
+        let number = mapped.first + (page - start) / PAGE_SIZE;
+        let present = usize::try_from(number).ok().and_then(|number| mapped.object.present(number));
+        let Some(frame) = present else { continue };
+        match table.map_kept(page, &frame, protection) {
+            Ok(()) | Err(sv39::MapError::Occupied) => {}
+            Err(_) => break,
+        }
+    }
+}
+
 /// Access that programs may ever have to shared frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
@@ -1513,7 +1531,13 @@ impl AddressSpace {
                 let number = mapped.first + offset / PAGE_SIZE;
                 let frame = mapped.object.page(usize::try_from(number).map_err(|_| Fault::BeyondTheEnd)?)?;
                 // The region keeps the object, which keeps the frame.
-                self.table.map_kept(page, &frame, protection)
+                let result = self.table.map_kept(page, &frame, protection);
+                if access != Access::Write && result.is_ok() {
+                    let around = page / AROUND * AROUND;
+                    let pages = around.max(region.start)..(around + AROUND).min(region.end);
+                    enter_around(&mut self.table, mapped, region.start, pages, protection);
+                }
+                result
             }
             Backing::Device(first) => {
                 let device = DevicePage::new(first + offset).ok_or(Fault::NotMapped)?;
