@@ -12,12 +12,11 @@
 //!
 //! # Memory
 //! Copies of blocks that wait in the journal are kept in memory. A volume that is written uses a short part of its
-//! journal ([`log`]), so they are at most [`MEMORY_OF_JOURNAL`].
+//! journal (`log`), so they are at most [`MEMORY_OF_JOURNAL`].
 //!
 //! # After a failure
-//! A device that fails ends the journal. The volume is then mounted again for
-//! reading, as Linux does with `errors=remount-ro`; changes fail with [`Error::ReadOnly`], and what was synchronised
-//! before is there.
+//! A device that fails ends the journal. The volume is then mounted again for reading, as Linux does with
+//! `errors=remount-ro`; changes fail with [`Error::ReadOnly`], and what was synchronised before is there.
 //!
 //! # Waiting
 //! Operations are synchronous: [`Device`] returns when its bytes are there. A kernel without blocking threads runs them
@@ -37,6 +36,6 @@ pub use device::{Device, DeviceFailed};
 pub use log::MEMORY_OF_JOURNAL;
 pub use superblock::Refusal;
 pub use volume::{
-    Access, AttributeMode, Attributes, Change, Clock, Entry, Error, ListingPlace, NewFile, Replacement, FileRun, Stamp,
+    Access, AttributeMode, Attributes, Change, Clock, Entry, Error, FileRun, ListingPlace, NewFile, Replacement, Stamp,
     Unlinked, Usage, Volume, kind,
 };

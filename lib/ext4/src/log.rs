@@ -6,9 +6,9 @@
 //! places of 64 bits and revoked blocks; the features are those of the journal and not of the volume, and Linux sets
 //! the ones that it wants when it mounts the volume and the journal is empty.
 //!
-//! The log never turns back: when [`JournalLog::has_room`] is gone, all its blocks are brought to their places, and it begins
-//! anew ([`JournalLog::restart`]). So the first [`USED_BLOCKS`] of a journal are used, however large it is, and the copies of
-//! its blocks in memory have a bound.
+//! The log never turns back: when [`JournalLog::has_room`] is gone, all its blocks are brought to their places, and it
+//! begins anew ([`JournalLog::restart`]). So the first [`USED_BLOCKS`] of a journal are used, however large it is, and
+//! the copies of its blocks in memory have a bound.
 //!
 //! The crate's library only replays journals.
 

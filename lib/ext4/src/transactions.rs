@@ -1,22 +1,23 @@
 //! The blocks of a volume that were changed and are not at their places yet.
 //!
-//! `rsext4` 0.9.2 has a journal of its own, which copies all blocks of the running transaction at each change, and looks
-//! through all copies one after the other. So it is shown a volume without a journal, and the journal is here, below it:
-//! the blocks that it writes are kept, each once, however many changes are made to it, and found in a map. When
-//! something is to last, when they are many, or after some time, the library has published everything that it keeps
-//! itself, and all blocks become one transaction of the [`JournalLog`]. So a transaction has whole operations alone.
+//! `rsext4` 0.9.2 has a journal of its own, which copies all blocks of the running transaction at each change, and
+//! looks through all copies one after the other. So it is shown a volume without a journal, and the journal is here,
+//! below it: the blocks that it writes are kept, each once, however many changes are made to it, and found in a map.
+//! When something is to last, when they are many, or after some time, the library has published everything that it
+//! keeps itself, and all blocks become one transaction of the [`JournalLog`]. So a transaction has whole operations
+//! alone.
 //!
 //! # Order
 //! Bytes of files go to their places at once, before the transaction that makes the file have them: the log has them
 //! last first. They are told from other blocks by the memory in which they lie ([`Transactions::of_files`]), or by
-//! their numbers, if the library keeps them for a while. What is not known to be a file's goes through the log, which
-//! is right for every block.
+//! their numbers, if the library keeps them for a while. All other blocks go through the log, which is right for every
+//! block.
 //!
 //! A place in the log that gets bytes of a file is *revoked*: a replay must not bring back the block that was there.
 //!
 //! # After a commit
-//! Blocks of the log stay here until it has no room any more, or ends; then all of them go to their places. That is done
-//! after a commit, when no block is newer than the log.
+//! Blocks of the log stay here until it has no room any more, or ends; then all of them go to their places. That is
+//! done after a commit, when no block is newer than the log.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -38,8 +38,8 @@ const FREED_IN_A_STEP: u64 = 16 << 20;
 const FREED_OF_PIECES: u64 = 512 << 10;
 const PIECES_OF_A_STEP: usize = 128;
 const FEW_GROUPS: u32 = 256;
-/// Bytes of a write that goes through the journal if it may get blocks that were freed. More of them wait until it lasts
-/// that these are free.
+/// Bytes of a write that goes through the journal if it may get blocks that were freed. More of them wait until it
+/// lasts that these are free.
 const MOST_JOURNALED: usize = 32 << 10;
 /// Number of files that are remembered because they were written.
 const MOST_WRITTEN: usize = 256;
@@ -262,7 +262,7 @@ pub struct Volume<D: Device> {
     /// Directories that were found to be no larger than they may be.
     known: BTreeSet<u32>,
     grown: Grown,
-    /// What is not at its place yet, of a volume with a journal that is written.
+    /// Blocks that are not at their places, of a volume with a journal that is written.
     transactions: Option<SharedTransactions>,
     /// Something was changed, and does not last.
     has_changed: bool,
@@ -618,7 +618,8 @@ impl<D: Device> Volume<D> {
         self.change(|library| library.reap_unlinked_inode(target)).map(|()| true)
     }
 
-    /// Returns the length that a file gets in a step before it has the one that is wanted; `None` if that needs no step.
+    /// Returns the length that a file gets in a step before it has the one that is wanted; `None` if that needs no
+    /// step.
     fn step_of(&mut self, file: &Attributes, wanted: u64) -> Result<Option<u64>, Error> {
         if !file.is(kind::REGULAR) || file.sectors == 0 || file.size <= wanted.saturating_add(FREED_OF_PIECES) {
             return Ok(None);
@@ -746,8 +747,8 @@ impl<D: Device> Volume<D> {
         }
     }
 
-    /// Returns the places on the device of bytes of a regular file, in their order and without gaps; `None` if they have
-    /// to be [read](Volume::read) through the volume. They are right until the next change of the file.
+    /// Returns the places on the device of bytes of a regular file, in their order and without gaps; `None` if they
+    /// have to be [read](Volume::read) through the volume. They are right until the next change of the file.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no such file.

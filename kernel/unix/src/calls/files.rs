@@ -923,7 +923,10 @@ pub(super) fn synchronise(call: Call<'_>) -> Decoding {
         return Ok(Operation::Synchronise { file: Some(file), wait }.into());
     }
     if let Some(node) = on_volume(&file) {
-        let request = VolumeRequest::Synchronise(Some(node.clone()));
+        let request = match call.number {
+            SystemCall::SynchroniseData => VolumeRequest::SynchroniseData(node.clone()),
+            _ => VolumeRequest::Synchronise(Some(node.clone())),
+        };
         let submission = node.volume().submit(&call.process().account, call.process().id, request)?;
         return Ok(kept_steps(call.number, async move {
             let done = submission.answer().await;

@@ -981,10 +981,9 @@ pub(super) mod tests {
                     device.swallowed = Some(number);
                     return Ok(number);
                 }
-                if matches!(device.behaviour, Behaviour::Works | Behaviour::Swallows) {
-                    if parts.transfer(request, &mut device.written) == 0 {
-                        device.lasting = device.written.clone();
-                    }
+                let works = matches!(device.behaviour, Behaviour::Works | Behaviour::Swallows);
+                if works && parts.transfer(request, &mut device.written) == 0 {
+                    device.lasting = device.written.clone();
                 }
                 device.begun.push_back(number);
                 Ok(number)

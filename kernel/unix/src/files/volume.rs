@@ -6,7 +6,8 @@
 //! ([`device`]). The process whose request is being done pays for it.
 //!
 //! Bytes of files that are in memory are read and changed without it ([`pages`]), and names that are known are found
-//! without it ([`names`]).
+//! without it ([`names`]). A request for bytes that are not in memory has the disk read them first, and waits aside
+//! ([`loading`]): so the disk works for many requests at once, and the stack for others meanwhile.
 //!
 //! # Files in use
 //! A [`VolumeNode`] is a use of a file: an open file, a working directory, a step of a path. Uses of one file share its
@@ -38,7 +39,8 @@ use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use ext4::{
-    Access, AttributeMode, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage, Volume, kind,
+    Access, AttributeMode, Attributes, Change, Device as _, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage,
+    Volume, kind,
 };
 use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp};
 use hal_api::Machine as _;
@@ -56,11 +58,13 @@ use crate::time;
 
 mod device;
 pub(crate) mod file;
+mod loading;
 mod names;
 mod pages;
 mod places;
 
 use device::{Blocks, WaitsOnStack};
+use loading::{LoadingRequest, NearRuns};
 use names::KnownNames;
 use pages::{CachedPages, ChangedPiece, Spares};
 pub(crate) use places::PathOnVolume;
@@ -81,6 +85,8 @@ const MOST_BEFORE_READ_AHEAD: usize = 64;
 const FETCHED_AHEAD: u64 = 16;
 /// Pages that are written at a time.
 const WRITTEN_AT_A_TIME: usize = 4;
+/// Time after which changes of the volume last without a call for it (Linux: the option `commit` of ext4).
+const COMMIT_NS: u64 = 5_000_000_000;
 /// Number of files whose numbers are remembered because they were made since all changes lasted.
 const MOST_MADE: usize = 1024;
 /// Number of groups of pages that are looked at for some to give back, at a time, and of them for which a file counts.
@@ -139,6 +145,8 @@ pub(crate) enum VolumeRequest {
     RemoveAttribute(VolumeNode, Vec<u8>),
     /// Have all changes last, of a file or of all.
     Synchronise(Option<VolumeNode>),
+    /// Have the bytes of a file last, with all that is needed to find them.
+    SynchroniseData(VolumeNode),
     /// Change the access.
     Remount(Access),
     /// Unmount it.
@@ -151,7 +159,7 @@ impl VolumeRequest {
         use VolumeRequest::*;
         match self {
             // Changes of lost files are given up when they are synchronised.
-            Mount(_) | Root | Synchronise(_) | Remount(_) | Unmount => false,
+            Mount(_) | Root | Synchronise(_) | SynchroniseData(_) | Remount(_) | Unmount => false,
             LookUp(node, _)
             | Open { directory: node, .. }
             | MakeDirectory(node, ..)
@@ -243,6 +251,8 @@ struct Job {
     reply: Arc<Mutex<Reply>>,
     account: Arc<Account>,
     payer: u32,
+    /// The disk has read what it needs.
+    is_loaded: bool,
 }
 
 impl Job {
@@ -294,6 +304,10 @@ pub(crate) struct MountedVolume {
     writers: Mutex<(Access, usize)>,
     usage: Mutex<Usage>,
     changed: Mutex<ChangedFiles>,
+    /// Requests that wait until the disk has read what they need.
+    loading: Mutex<Vec<LoadingRequest>>,
+    /// Time at which changes of the volume are to last, in ticks; 0 without any.
+    commit_at: AtomicU64,
     names: Mutex<KnownNames>,
     /// Directories whose last use has gone with that of a file in them.
     released: Mutex<Released>,
@@ -403,6 +417,8 @@ impl MountedVolume {
             writers: Mutex::new((access, 0)),
             usage: Mutex::default(),
             changed: Mutex::default(),
+            loading: Mutex::default(),
+            commit_at: AtomicU64::new(0),
             names: Mutex::default(),
             released: Mutex::default(),
             moves: AtomicU64::new(0),
@@ -437,7 +453,7 @@ impl MountedVolume {
         request: VolumeRequest,
     ) -> Result<VolumeSubmission, Errno> {
         let reply = Arc::new(Mutex::new(Reply::default()));
-        let job = Job { request, reply: reply.clone(), account: account.clone(), payer };
+        let job = Job { request, reply: reply.clone(), account: account.clone(), payer, is_loaded: false };
         let mut queue = self.queue.lock();
         if queue.has_ended {
             return Err(Errno::EIO);
@@ -520,6 +536,10 @@ impl MountedVolume {
         match job {
             Some(job) if desk.has_room_for(&job) => desk.waiting.push_back(job),
             Some(job) => {
+                let Some(job) = desk.load(job) else {
+                    self.account_for(0);
+                    return;
+                };
                 let answer = desk.perform(&job);
                 // Everything that was done for it is paid before it goes on.
                 self.account_for(0);
@@ -547,37 +567,50 @@ impl MountedVolume {
 
     /// Returns the next job, or none for a step of the coroutine's own work, in turns; `None` at the end.
     fn next(&self, desk: DeskState, waker: &Waker) -> Poll<Option<Option<Job>>> {
-        let has_to_write = desk.is_mounted && self.has_to_write();
+        let has_to_write = desk.is_mounted && (self.has_to_write() || self.has_to_commit());
         let has_endings = !self.nameless.lock().is_empty() || self.has_released();
         let has_work = has_to_write || desk.has_work || has_endings;
+        // Not twice before the coroutine's own work, which would wait for ever otherwise.
+        let is_own_turn = has_work && !self.queue.lock().is_own_turn;
+        let loaded = if is_own_turn { None } else { self.take_loaded() };
         let mut queue = self.queue.lock();
         if let Some(alarm) = queue.alarm.take() {
             time::clear(alarm);
         }
-        queue.is_own_turn = !queue.is_own_turn && has_work;
+        queue.is_own_turn = loaded.is_none() && !queue.is_own_turn && has_work;
         if queue.is_own_turn {
             return Poll::Ready(Some(None));
         }
-        if let Some(job) = queue.jobs.pop_front() {
+        if let Some(job) = loaded.or_else(|| queue.jobs.pop_front()) {
             return Poll::Ready(Some(Some(job)));
         }
         if has_work {
             return Poll::Ready(Some(None));
         }
         // Only the first job mounts it: a volume that is not there now is not mounted, or not any more.
-        if queue.is_ending || !desk.is_mounted {
+        if (queue.is_ending || !desk.is_mounted) && self.loading.lock().is_empty() {
             return Poll::Ready(None);
         }
         queue.worker = Some(waker.clone());
         // An end that has come since the look above has found no worker to wake.
-        if !self.nameless.lock().is_empty() || self.has_released() {
+        if !self.nameless.lock().is_empty() || self.has_released() || self.has_loaded() {
             return Poll::Ready(Some(None));
         }
-        let changed = self.changed.lock();
-        if !changed.files.is_empty() {
-            queue.alarm = Some(self.reservation.set(changed.expires, waker));
+        let expires = {
+            let changed = self.changed.lock();
+            (!changed.files.is_empty()).then_some(changed.expires)
+        };
+        let commits = Some(self.commit_at.load(Ordering::Relaxed)).filter(|at| *at > 0 && desk.is_mounted);
+        if let Some(at) = expires.into_iter().chain(commits).min() {
+            queue.alarm = Some(self.reservation.set(at, waker));
         }
         Poll::Pending
+    }
+
+    /// Whether changes of the volume are old enough to be made lasting.
+    fn has_to_commit(&self) -> bool {
+        let at = self.commit_at.load(Ordering::Relaxed);
+        at > 0 && Machine::now() >= at
     }
 
     /// Whether changes are old enough to be written, or too many.
@@ -686,6 +719,8 @@ struct Desk<'a, W: WaitsOnStack> {
     payer: u32,
     /// Place for some pages.
     buffer: Vec<u8>,
+    /// Places on the disk of the bytes that the present request needs.
+    near: NearRuns,
     waits: &'a W,
 }
 
@@ -740,6 +775,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             made: MadeFiles::default(),
             payer: 0,
             buffer: Vec::new(),
+            near: NearRuns::default(),
             waits,
         }
     }
@@ -750,7 +786,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Whether a request is one to have changes last, which can wait for its steps.
     fn has_room_for(&mut self, job: &Job) -> bool {
-        matches!(job.request, VolumeRequest::Synchronise(_))
+        matches!(job.request, VolumeRequest::Synchronise(_) | VolumeRequest::SynchroniseData(_))
             && self.waiting.len() < MOST_REQUESTS
             && self.waiting.try_reserve(1).is_ok()
     }
@@ -770,12 +806,32 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             _ if job.request.is_of_a_lost_file() => return Err(Errno::EIO),
             _ => {}
         }
+        self.find_runs(&job.request);
         let answer = self.act(job);
+        self.near = NearRuns::default();
         // Also after a failure, before which something may have changed.
         self.look_at_changes(&job.request);
         self.look_at_names(&job.request);
         self.look_at_access();
+        self.note_changes();
         answer
+    }
+
+    /// Notes that the volume has changes that are to last soon.
+    fn note_changes(&self) {
+        let has_changed = self.volume.as_ref().is_some_and(Volume::has_changed);
+        if has_changed && self.shared.commit_at.load(Ordering::Relaxed) == 0 {
+            self.shared.commit_at.store(Machine::now() + time::ticks_at_ns(COMMIT_NS), Ordering::Relaxed);
+        }
+    }
+
+    /// Has changes of the volume last that are old.
+    fn commit_old(&mut self) {
+        self.shared.commit_at.store(0, Ordering::Relaxed);
+        let committed = self.volume.as_mut().map_or(Ok(()), Volume::commit);
+        if committed.is_err() {
+            self.shared.failures.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Does a request with the volume.
@@ -815,7 +871,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 answer
             }
             VolumeRequest::Open { directory, name, file, must_be_new } => {
-                match volume.look_up(directory.number(), name).map_err(errno_of)? {
+                let known = shared.names.lock().find(directory.number(), name);
+                let found = match known {
+                    Some(None) => None,
+                    _ => volume.look_up(directory.number(), name).map_err(errno_of)?,
+                };
+                match found {
                     Some(_) if *must_be_new => Err(Errno::EEXIST),
                     Some(found) => with_target(volume, found, Some((directory, name))),
                     None => {
@@ -882,6 +943,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 removed.map(|()| VolumeAnswer::Done).map_err(errno_of_attribute)
             }
             VolumeRequest::Synchronise(node) => self.write_and_synchronise(node.as_ref()),
+            VolumeRequest::SynchroniseData(node) => self.write_and_synchronise(Some(node)),
             VolumeRequest::Remount(access) => self.remount(*access),
         }
     }
@@ -905,6 +967,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             let gone = volume.unlink(directory.number(), name).map_err(errno_of)?;
             if let Some(used) = &used {
                 used.leave_place(directory, name);
+                if !gone.is_nameless
+                    && let Ok(attributes) = volume.attributes(gone.inode)
+                {
+                    used.renew(attributes);
+                }
             }
             gone.is_nameless.then_some(gone.inode)
         };
@@ -917,6 +984,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Returns the attributes of the file with a name, if there is one.
     fn found_at(&mut self, directory: &VolumeNode, name: &[u8]) -> Result<Option<Attributes>, Errno> {
+        let known = self.shared.names.lock().find(directory.number(), name);
+        match known {
+            Some(None) => return Ok(None),
+            Some(Some(file)) if !file.0.is_lost() => return Ok(Some(file.attributes())),
+            _ => {}
+        }
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         volume.look_up(directory.number(), name).map_err(errno_of)
     }
@@ -1192,6 +1265,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn work_unasked(&mut self) {
         if !self.waiting.is_empty() {
             self.synchronise_some();
+        } else if self.shared.has_to_commit() {
+            self.commit_old();
         } else if self.shared.has_to_write() {
             self.write_some();
         } else if self.shared.has_released() {
@@ -1200,28 +1275,24 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             self.end_some();
         }
         self.look_at_access();
+        self.note_changes();
         self.pause();
     }
 
     /// Lets others go on.
     fn pause(&self) {
-        let mut is_over = false;
-        self.waits.wait(|waker| {
-            if core::mem::replace(&mut is_over, true) {
-                return Poll::Ready(());
-            }
-            waker.wake_by_ref();
-            Poll::Pending
-        });
+        Blocks::new(self.shared.disk, self.waits).pause();
     }
 
     /// Has a page of a file in memory, which was not; returns whether there is room for it. Its bytes are at the start
     /// of the buffer.
     fn fill(&mut self, node: &VolumeNode, page: u64) -> Result<bool, Errno> {
-        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        let bytes = &mut self.buffer[..PAGE_SIZE];
-        let read = volume.read(node.number(), page * PAGE_SIZE as u64, bytes).map_err(errno_of)?;
-        bytes[read..].fill(0);
+        if !self.read_near(node, page) {
+            let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+            let bytes = &mut self.buffer[..PAGE_SIZE];
+            let read = volume.read(node.number(), page * PAGE_SIZE as u64, bytes).map_err(errno_of)?;
+            bytes[read..].fill(0);
+        }
         Ok(self.has_room() && self.shared.enter(node, page, &self.buffer[..PAGE_SIZE]))
     }
 
@@ -1438,14 +1509,18 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         self.payer = job.payer;
         self.shared.account_for(job.payer);
         let (number, from) = self.synchronised_up_to;
+        let is_of_data = matches!(job.request, VolumeRequest::SynchroniseData(_));
         let inode = match &job.request {
             // After its file there is no other one.
-            VolumeRequest::Synchronise(Some(node)) => Some(node.0.clone()).filter(|_| number <= node.number().into()),
+            VolumeRequest::Synchronise(Some(node)) | VolumeRequest::SynchroniseData(node) => {
+                Some(node.0.clone()).filter(|_| number <= node.number().into())
+            }
             _ => self.shared.changed_from(number),
         };
         let Some(inode) = inode else {
             self.synchronised_up_to = (0, 0);
-            let answer = self.synchronise().map(|()| VolumeAnswer::Done);
+            let answer = self.synchronise_by(if is_of_data { Volume::synchronise_data } else { Volume::synchronise });
+            let answer = answer.map(|()| VolumeAnswer::Done);
             self.look_at_access();
             self.shared.account_for(0);
             job.reply(answer);
@@ -1455,7 +1530,10 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         self.synchronised_up_to = match self.write_piece(&inode, from) {
             Some(next) => (inode.number.into(), next),
             None => {
-                self.end_writing(&inode);
+                // The time of the change is told with the next old changes.
+                if !is_of_data {
+                    self.end_writing(&inode);
+                }
                 (u64::from(inode.number) + 1, 0)
             }
         };
@@ -1464,10 +1542,24 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         self.waiting.push_front(job);
     }
 
-    /// Has everything that was written last. A failure is one of all open files.
+    /// Has everything that was written last.
     fn synchronise(&mut self) -> Result<(), Errno> {
+        self.synchronise_by(Volume::synchronise)
+    }
+
+    /// Has everything that was written last, in this way. A failure is one of all open files.
+    fn synchronise_by(
+        &mut self,
+        synchronise: impl FnOnce(&mut Volume<Blocks<'a, W>>) -> Result<(), ext4::Error>,
+    ) -> Result<(), Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        match volume.synchronise() {
+        let done = synchronise(volume);
+        let has_changed = volume.has_changed();
+        if !has_changed {
+            self.shared.commit_at.store(0, Ordering::Relaxed);
+        }
+        match done {
+            Ok(()) if has_changed => Ok(()),
             Ok(()) => {
                 self.made.clear();
                 Ok(())

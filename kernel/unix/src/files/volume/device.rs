@@ -71,6 +71,17 @@ impl<W: WaitsOnStack> Device for Blocks<'_, W> {
         self.waits.wait(|waker| wait.poll(Some(waker))).map_err(failed)?;
         if self.disk.write_errors() == before { Ok(()) } else { Err(DeviceFailed) }
     }
+
+    fn pause(&self) {
+        let mut is_over = false;
+        self.waits.wait(|waker| {
+            if core::mem::replace(&mut is_over, true) {
+                return Poll::Ready(());
+            }
+            waker.wake_by_ref();
+            Poll::Pending
+        });
+    }
 }
 
 /// Starts the coroutine of a volume. `ENOMEM` if there is no stack.

@@ -24,8 +24,12 @@ use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps;
 
 /// Number of pages that are read ahead of a reader that goes from page to page: at first, and at most.
-const LEAST_AHEAD: u64 = 4;
-const MOST_AHEAD: u64 = 32;
+const LEAST_AHEAD: u64 = 8;
+const MOST_AHEAD: u64 = 64;
+/// Bytes of a write that are given to the volume at once.
+const MOST_GIVEN: usize = 32 * 1024;
+/// Number of transfers of one open file that are under way at once.
+const MOST_TRANSFERS: usize = 64;
 
 /// The pages before a reader that goes from page to page.
 #[derive(Default)]
@@ -51,7 +55,8 @@ impl ReadAhead {
             return None;
         }
         let next = end.div_ceil(PAGE_SIZE as u64);
-        if was_there && (self.asked_up_to == 0 || next + self.window / 2 < self.asked_up_to) {
+        // The next ones are asked for when the reader begins with the last ones, so that they come meanwhile.
+        if was_there && (self.asked_up_to == 0 || next + self.window < self.asked_up_to) {
             return None;
         }
         if self.submission.as_ref().is_some_and(|submission| !submission.is_answered()) {
@@ -83,21 +88,34 @@ struct Stage {
     /// The place of a listing that has come to the position of this number.
     listed: Option<(u64, ListingPlace)>,
     appends: bool,
-    transfer: Option<VolumeTransfer>,
+    transfers: Vec<VolumeTransfer>,
     waiters: Waiters,
     ahead: ReadAhead,
 }
 
 impl Stage {
-    /// Whether the transfer that is under way is the one of this task.
+    /// Returns the place of the transfer of this task among those that are under way.
+    fn place_of(&self, waker: &Waker) -> Option<usize> {
+        self.transfers.iter().position(|transfer| transfer.owner.will_wake(waker))
+    }
+
+    /// Whether a transfer of this task is under way.
     fn is_of(&self, waker: Option<&Waker>) -> bool {
-        let owner = self.transfer.as_ref().map(|transfer| &transfer.owner);
-        owner.is_some_and(|owner| waker.is_some_and(|waker| owner.will_wake(waker)))
+        !self.transfers.is_empty() && waker.is_some_and(|waker| self.place_of(waker).is_some())
     }
 }
 
-/// An open file or directory of a volume. One transfer with the volume is under way at a time; others wait. Bytes in
-/// memory are read and changed in place, also meanwhile.
+/// The way in which transfers of an open file are after one another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TransferTurn {
+    /// It waits for all others: it moves the position, or writes at the end.
+    Own,
+    /// It waits for none.
+    Any,
+}
+
+/// An open file or directory of a volume. Transfers with the volume that move the position or write at the end are
+/// under way one at a time, others together. Bytes in memory are read and changed in place, also meanwhile.
 pub(crate) struct VolumeFile {
     node: VolumeNode,
     mount: Arc<Mount>,
@@ -223,18 +241,24 @@ impl VolumeFile {
         Ok(done)
     }
 
-    /// Looks at the transfer that is under way; `None` if there is none. It is of another task, or is this task's and
-    /// has ended.
-    fn look(stage: &mut Stage, waker: &Waker) -> Option<Poll<Result<(VolumeTransfer, VolumeAnswer), Errno>>> {
-        let transfer = stage.transfer.as_ref()?;
-        if !transfer.owner.will_wake(waker) {
+    /// Looks at the transfer of this task that is under way; `None` if it can begin one.
+    fn look(
+        stage: &mut Stage,
+        waker: &Waker,
+        turn: TransferTurn,
+    ) -> Option<Poll<Result<(VolumeTransfer, VolumeAnswer), Errno>>> {
+        let Some(place) = stage.place_of(waker) else {
+            let most = if turn == TransferTurn::Own { 1 } else { MOST_TRANSFERS };
+            if stage.transfers.len() < most {
+                return None;
+            }
             return Some(match stage.waiters.register(waker) {
                 Ok(()) => Poll::Pending,
                 Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
             });
-        }
-        let Poll::Ready(answer) = transfer.submission.poll(waker) else { return Some(Poll::Pending) };
-        let transfer = stage.transfer.take()?;
+        };
+        let Poll::Ready(answer) = stage.transfers[place].submission.poll(waker) else { return Some(Poll::Pending) };
+        let transfer = stage.transfers.swap_remove(place);
         stage.waiters.wake_all();
         Some(Poll::Ready(answer.map(|answer| (transfer, answer))))
     }
@@ -258,7 +282,8 @@ impl VolumeFile {
         }
         // A transfer is its task's, which has a waker. The first attempt in place has none.
         let Some(waker) = waker else { return Poll::Pending };
-        match Self::look(&mut stage, waker) {
+        let turn = if at.is_some() { TransferTurn::Any } else { TransferTurn::Own };
+        match Self::look(&mut stage, waker, turn) {
             None => {}
             Some(Poll::Pending) => return Poll::Pending,
             Some(Poll::Ready(Err(error))) => return Poll::Ready(Err(error)),
@@ -314,8 +339,9 @@ impl VolumeFile {
             }
         }
         let Some(waker) = waker else { return Poll::Pending };
-        let length = buffer.len().min(steps::BYTES);
-        match Self::look(&mut stage, waker) {
+        let length = buffer.len().min(MOST_GIVEN);
+        let turn = if at.is_some() && !stage.appends { TransferTurn::Any } else { TransferTurn::Own };
+        match Self::look(&mut stage, waker, turn) {
             None => {}
             Some(Poll::Pending) => return Poll::Pending,
             Some(Poll::Ready(Err(error))) => return Poll::Ready(Err(error)),
@@ -358,17 +384,18 @@ impl VolumeFile {
         (reads_from, length, charge): (Option<u64>, usize, Charge),
     ) -> Attempt {
         debug_assert!(!waker.will_wake(steps::IN_PLACE), "the answer would wake nobody");
+        stage.transfers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let submission = self.submit(caller, request)?;
         submission.register(waker);
         let transfer = VolumeTransfer { submission, owner: waker.clone(), reads_from, length, _charge: charge };
-        stage.transfer = Some(transfer);
+        stage.transfers.push(transfer);
         Poll::Pending
     }
 
     fn forget(&self, waker: &Waker) {
         let mut stage = self.stage.lock();
-        if stage.transfer.as_ref().is_some_and(|transfer| transfer.owner.will_wake(waker)) {
-            stage.transfer = None;
+        if let Some(place) = stage.place_of(waker) {
+            stage.transfers.swap_remove(place);
             stage.waiters.wake_all();
         } else {
             stage.waiters.forget(waker);
@@ -1082,11 +1109,11 @@ mod tests {
     fn a_reader_that_goes_on_has_more_and_more_pages_read_ahead() {
         let mut ahead = ReadAhead::default();
         let size = 1 << 20;
-        assert_eq!(ahead.note(0, 8192, false, size), Some((2, 4)));
-        assert_eq!(ahead.note(8192, 4096, true, size), None, "there is enough before it");
-        assert_eq!(ahead.note(12_288, 4096, true, size), Some((6, 8)));
+        assert_eq!(ahead.note(0, 8192, false, size), Some((2, 8)));
+        assert_eq!(ahead.note(8192, 4096, true, size), Some((10, 16)), "while it reads the ones before");
+        assert_eq!(ahead.note(12_288, 4096, true, size), None, "there is enough before it");
         assert_eq!(ahead.note(0, 4096, true, size), None, "it has gone back");
-        assert_eq!(ahead.note(4096, 4096, false, size), Some((2, 4)));
+        assert_eq!(ahead.note(4096, 4096, false, size), Some((2, 8)));
         let mut end = ReadAhead::default();
         assert_eq!(end.note(0, 4096, false, 4097), Some((1, 1)), "up to the end of the file");
         assert_eq!(end.note(4096, 1, false, 4097), None);
