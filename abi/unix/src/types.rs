@@ -732,6 +732,10 @@ pub mod control {
     pub const OFD_SETLK: u32 = 37;
     pub const OFD_SETLKW: u32 = 38;
     pub const DUPFD_CLOEXEC: u32 = 1030;
+    /// `F_SETPIPE_SZ`.
+    pub const SET_CAPACITY: u32 = 1031;
+    /// `F_GETPIPE_SZ`.
+    pub const GET_CAPACITY: u32 = 1032;
     pub const ADD_SEALS: u32 = 1033;
     pub const GET_SEALS: u32 = 1034;
     pub const FD_CLOEXEC: u32 = 1;

@@ -131,6 +131,7 @@ const TESTS: &[Test] = tests![
     ext4::programs_run_from_a_volume;
     ext4::a_mapped_file_is_cut_off_beside_its_readers;
     pipe::synchronous;
+    pipe::a_larger_pipe_keeps_its_bytes_in_their_order;
     pipe::asynchronous_as_in_the_papers;
     pipe::a_full_pipe_makes_writers_wait;
     pipe::the_end_wakes_waiters;

@@ -1,6 +1,7 @@
 //! Pipes, synchronous and asynchronous.
 
-use abi_unix::types::{mode, open, signal};
+use abi_unix::SystemCall;
+use abi_unix::types::{control, mode, open, signal};
 use cops::file::{make_fifo, open_fifo};
 use cops::io::pipe;
 use cops::system::file as sync;
@@ -8,7 +9,7 @@ use cops::time::Duration;
 use cops::{Errno, read, write};
 
 use crate::fork::{fork, status_of};
-use crate::harness::Outcome;
+use crate::harness::{Outcome, call};
 use crate::{check, check_eq, must};
 
 pub async fn synchronous() -> Outcome {
@@ -26,6 +27,46 @@ pub async fn synchronous() -> Outcome {
     check_eq!(write!(writer.raw(), b"x"), Err(Errno::EPIPE));
     let (reader, _writer) = must!(sync::pipe(abi_unix::types::open::NONBLOCK));
     check_eq!(read!(reader.raw(), &mut buffer), Err(Errno::EAGAIN));
+    Ok(())
+}
+
+/// A process fills a pipe that was made larger, and another one takes everything out, in pieces of other sizes.
+pub async fn a_larger_pipe_keeps_its_bytes_in_their_order() -> Outcome {
+    const BYTES: usize = 3 << 20;
+    let (reader, writer) = must!(sync::pipe(0));
+    let control = |end: i32, command: u32, argument: usize| {
+        call(SystemCall::FileControl, [end as usize, command as usize, argument, 0, 0, 0])
+    };
+    check_eq!(control(reader.raw(), control::GET_CAPACITY, 0), Ok(65536));
+    check_eq!(control(writer.raw(), control::SET_CAPACITY, (1 << 20) - 5), Ok(1 << 20));
+    let byte = |index: usize| (index % 251) as u8;
+    let child = must!(fork(|| {
+        let mut written = 0;
+        let mut piece = [0; 30_000];
+        while written < BYTES {
+            let length = piece.len().min(BYTES - written);
+            piece.iter_mut().enumerate().for_each(|(index, place)| *place = byte(written + index));
+            if sync::write(writer.raw(), &piece[..length]) != Ok(length) {
+                return 1;
+            }
+            written += length;
+        }
+        0
+    }));
+    drop(writer);
+    let mut buffer = alloc::vec![0; 100_000];
+    let mut taken = 0;
+    loop {
+        let length = 1 + taken * 7 % buffer.len();
+        let count = must!(sync::read(reader.raw(), &mut buffer[..length]));
+        if count == 0 {
+            break;
+        }
+        let is_right = buffer[..count].iter().enumerate().all(|(index, found)| *found == byte(taken + index));
+        check!(is_right, "other bytes within {count} from {taken}");
+        taken += count;
+    }
+    check_eq!((taken, must!(status_of(child))), (BYTES, 0));
     Ok(())
 }
 

@@ -24,6 +24,7 @@ pub(crate) mod machine_end;
 pub(crate) mod mounts;
 pub(crate) mod owners;
 pub(crate) mod pipe;
+pub(crate) mod pipe_bytes;
 pub(crate) mod pseudo_terminal;
 pub(crate) mod remains;
 pub(crate) mod root;

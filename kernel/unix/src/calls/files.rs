@@ -272,6 +272,12 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
         drop(descriptors);
         return control_owner(&call, &file).map(Into::into);
     }
+    if matches!(call.unsigned(1), control::GET_CAPACITY | control::SET_CAPACITY) {
+        // The pipe's lock is taken for these.
+        drop(descriptors);
+        let wanted = (call.unsigned(1) == control::SET_CAPACITY).then(|| call.unsigned(2) as usize);
+        return file.object().capacity(wanted).map(Into::into);
+    }
     if matches!(call.unsigned(1), control::GET_SEALS | control::ADD_SEALS) {
         // The file's lock is taken for these.
         drop(descriptors);

@@ -312,6 +312,10 @@ impl FileOperations for FifoEnd {
         Ok(self.fifo.pipe.unread())
     }
 
+    fn capacity(&self, wanted: Option<usize>) -> Result<usize, Errno> {
+        self.fifo.pipe.capacity(wanted)
+    }
+
     fn forget_reader(&self, waker: &Waker) {
         self.forget(waker);
     }

@@ -364,6 +364,11 @@ pub(crate) trait FileOperations: Any + Send + Sync {
     fn unread(&self) -> Result<usize, Errno> {
         Err(Errno::ENOTTY)
     }
+
+    /// Returns the number of bytes that a pipe holds (`F_GETPIPE_SZ`), after that was changed (`F_SETPIPE_SZ`).
+    fn capacity(&self, _wanted: Option<usize>) -> Result<usize, Errno> {
+        Err(Errno::EBADF)
+    }
 }
 
 /// An open file description (open(2)): descriptors that were duplicated share it, with its position and flags.

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
+use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use abi_unix::types::{Status, epoll as event, mode};
 use spin::Mutex;
@@ -17,19 +18,27 @@ use waiters::Waiters;
 
 use crate::files::byte_queue::ByteQueue;
 use crate::files::file::{self, Attempt, FileOperations, Properties, Unit, Waits};
+use crate::files::pipe_bytes::{BLOCK, PipeBytes};
 use crate::files::sent_files::SentFiles;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{Caller, UserBuffer, UserMemory, length_of};
 use crate::scheduling::steps::{self, Effort};
 
-/// Bytes that a pipe holds (Linux's default).
+/// Bytes that a pipe holds unless it is given another size (Linux's default).
 pub(crate) const CAPACITY: usize = 65536;
+/// Bytes that a pipe can be made to hold (`/proc/sys/fs/pipe-max-size`). Those of larger ones could not be freed in one
+/// step.
+pub(crate) const LARGEST: usize = 1 << 20;
+/// Bytes of the greatest size that Linux has a number for.
+const GREATEST_NUMBER: usize = 1 << 31;
 /// Writes up to this size are atomic (`PIPE_BUF`).
 pub(crate) const ATOMIC: usize = 4096;
 
 struct PipeState {
-    queue: ByteQueue,
-    /// Charge for the queue's buffer. The process that made the pipe pays for it, whichever process writes.
+    queue: PipeBytes,
+    /// Number of bytes that it holds at most.
+    capacity: usize,
+    /// Charge for the queue's buffers. The process that made the pipe pays for it, whichever process writes.
     charge: Charge,
     readers_waiting: Waiters,
     writers_waiting: Waiters,
@@ -62,7 +71,8 @@ impl Pipe {
     /// Creates a pipe that nothing reads or writes yet.
     pub(crate) fn without_ends(account: &Arc<Account>) -> Arc<Pipe> {
         let state = PipeState {
-            queue: ByteQueue::new(),
+            queue: PipeBytes::new(),
+            capacity: CAPACITY,
             charge: account.nothing(Resource::Memory),
             readers_waiting: Waiters::new(),
             writers_waiting: Waiters::new(),
@@ -97,16 +107,55 @@ impl Pipe {
     pub(crate) fn unread(&self) -> usize {
         self.state.lock().queue.len()
     }
+
+    /// Returns the number of bytes that it holds at most, after that was changed if another one is wanted.
+    pub(crate) fn capacity(&self, wanted: Option<usize>) -> Result<usize, Errno> {
+        wanted.map_or_else(|| Ok(self.state.lock().capacity), |wanted| self.set_capacity(wanted))
+    }
+
+    /// Makes it hold at least so many bytes: a power of two of pages, which is returned. `EPERM` above [`LARGEST`],
+    /// `EBUSY` if more is in it.
+    #[doc(alias = "pipe_set_size")]
+    fn set_capacity(&self, wanted: usize) -> Result<usize, Errno> {
+        if wanted > GREATEST_NUMBER {
+            return Err(Errno::EINVAL);
+        }
+        let capacity = wanted.max(PAGE_SIZE).next_power_of_two();
+        if capacity > LARGEST {
+            return Err(Errno::EPERM);
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.queue.len() > capacity {
+            return Err(Errno::EBUSY);
+        }
+        state.charge.account().admit()?;
+        state.charge.resize(state.queue.memory_for(capacity))?;
+        let table = state.queue.prepare(capacity);
+        state.charge.shrink_to(state.queue.memory());
+        table?;
+        state.capacity = capacity;
+        // There may be room for what waits, or a writer that waits for room can know that it never comes.
+        state.writers_waiting.wake_all();
+        Ok(capacity)
+    }
 }
 
 impl PipeState {
-    /// Makes room for `more` bytes in the queue. `ENOMEM` if the pipe's owner may not have them, or if memory is
-    /// exhausted.
+    /// Returns the number of bytes for which there is room.
+    #[inline(always)]
+    fn room(&self) -> usize {
+        // A pipe is not made smaller than its contents.
+        self.capacity - self.queue.len()
+    }
+
+    /// Makes room for `more` bytes in the queue, at most [`BLOCK`]. `ENOMEM` if the pipe's owner may not have them, or
+    /// if memory is exhausted.
     #[cold]
     fn grow(&mut self, more: usize) -> Result<(), Errno> {
         self.charge.account().admit()?;
-        self.charge.resize(self.queue.memory_with(more, CAPACITY))?;
-        let grown = self.queue.reserve(more, CAPACITY);
+        self.charge.resize(self.queue.memory_with(more))?;
+        let grown = self.queue.reserve(more);
         if grown.is_err() {
             self.charge.shrink_to(self.queue.memory());
         }
@@ -114,8 +163,57 @@ impl PipeState {
     }
 }
 
+/// Takes bytes of a block, up to this length.
+#[inline(always)]
+fn take(
+    queue: &mut ByteQueue,
+    memory: &(impl UserMemory + ?Sized),
+    address: usize,
+    length: usize,
+) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < length {
+        let piece = queue.front();
+        let count = piece.len().min(length - done);
+        if count == 0 {
+            break;
+        }
+        if let Err(error) = memory.copy_out(address + done, &piece[..count]) {
+            if done == 0 {
+                return Err(error);
+            }
+            break;
+        }
+        queue.consume(count);
+        done += count;
+    }
+    Ok(done)
+}
+
+/// Takes bytes of several blocks.
+#[cold]
+#[inline(never)]
+fn take_divided(
+    state: &mut PipeState,
+    memory: &(impl UserMemory + ?Sized),
+    buffer: UserBuffer,
+) -> Result<usize, Errno> {
+    let (mut done, wanted) = (0, buffer.len().min(CAPACITY));
+    while done < wanted {
+        let taken = state.queue.with_first(|first| take(first, memory, buffer.address() + done, wanted - done));
+        match taken {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
 impl Reader {
-    /// Reads the bytes that are there, up to the buffer's length, into a program's memory.
+    /// Reads the bytes that are there, up to the buffer's length, into a program's memory; not more than [`CAPACITY`],
+    /// which is what one step copies.
     ///
     /// Pending means that the pipe is empty; `waker` is then registered if there is one.
     pub(crate) fn read(
@@ -138,22 +236,10 @@ impl Reader {
             }
             return Poll::Pending;
         }
-        let mut done = 0;
-        while done < buffer.len() {
-            let piece = state.queue.front();
-            let count = piece.len().min(buffer.len() - done);
-            if count == 0 {
-                break;
-            }
-            if let Err(error) = memory.copy_out(buffer.address() + done, &piece[..count]) {
-                if done == 0 {
-                    return Poll::Ready(Err(error));
-                }
-                break;
-            }
-            state.queue.consume(count);
-            done += count;
-        }
+        let done = match state.queue.undivided() {
+            Some(queue) => take(queue, memory, buffer.address(), buffer.len())?,
+            None => take_divided(&mut state, memory, buffer)?,
+        };
         // The queue may have given its buffer back.
         let memory = state.queue.memory();
         state.charge.shrink_to(memory);
@@ -242,15 +328,17 @@ impl Writer {
     ) -> Attempt {
         let mut state = self.0.state.lock();
         // The usual case: a short write that fits.
+        let capacity = state.capacity;
         if let [buffer] = buffers
             && *done == 0
-            && (1..=ATOMIC.min(CAPACITY - state.queue.len())).contains(&buffer.len())
-            && !state.queue.would_grow(buffer.len(), CAPACITY)
+            && let Some(queue) = state.queue.undivided()
+            && (1..=ATOMIC.min(capacity - queue.len())).contains(&buffer.len())
+            && !queue.would_grow(buffer.len(), BLOCK)
             && self.0.readers.load(Ordering::Acquire) != 0
-            && let Some(piece) = state.queue.back().get_mut(..buffer.len())
+            && let Some(piece) = queue.back().get_mut(..buffer.len())
         {
             memory.copy_in(buffer.address(), piece)?;
-            state.queue.produce(buffer.len());
+            queue.produce(buffer.len());
             *done = buffer.len();
             state.readers_waiting.wake_all();
             return Poll::Ready(Ok(*done));
@@ -267,7 +355,7 @@ impl Writer {
                 if self.0.readers.load(Ordering::Acquire) == 0 {
                     return Poll::Ready(if *done == 0 { Err(Errno::EPIPE) } else { Ok(*done) });
                 }
-                let room = CAPACITY - state.queue.len();
+                let room = state.room();
                 // A short write waits until there is room for all of it, and does not stop before its end then. A long
                 // one goes in parts that end where it looks for interrupts.
                 let wanted = if is_long { rest.min(room) } else { rest };
@@ -282,12 +370,12 @@ impl Writer {
                 // EVERY-BYTE, ADMISSION: bytes that wait in pipes must not use up the memory that others need.
                 let mut most = wanted.min(effort.left());
                 // Once for all of the call, but not after other work.
-                let needed = if effort.is_spent() { most } else { wanted };
-                if state.queue.would_grow(needed, CAPACITY) {
+                let needed = if effort.is_spent() { most } else { wanted }.min(BLOCK);
+                if state.queue.would_grow(needed) {
                     if let Err(error) = state.grow(needed) {
                         return Poll::Ready(if *done == 0 { Err(error) } else { Ok(*done) });
                     }
-                    effort.spend(state.queue.memory());
+                    effort.spend(state.queue.memory().min(BLOCK));
                     most = most.min(effort.left());
                 }
                 let piece = state.queue.back();
@@ -315,10 +403,10 @@ impl Writer {
         if !self.0.has_readers() {
             return Err(Errno::EPIPE);
         }
-        if CAPACITY - state.queue.len() < bytes.len() {
+        if state.room() < bytes.len() {
             return Err(Errno::EAGAIN);
         }
-        if state.queue.would_grow(bytes.len(), CAPACITY) {
+        if state.queue.would_grow(bytes.len()) {
             state.grow(bytes.len())?;
         }
         let mut rest = bytes;
@@ -345,7 +433,7 @@ impl Writer {
         if !self.0.has_readers() {
             return Err(Errno::EPIPE);
         }
-        let room = CAPACITY - state.queue.len();
+        let room = state.room();
         if let (0, Some(waker)) = (room, waker) {
             state.writers_waiting.register(waker).map_err(|_| Errno::ENOMEM)?;
         }
@@ -358,7 +446,7 @@ impl Writer {
         if let Some(waker) = waker {
             state.writers_waiting.register(waker).map_err(|_| Errno::ENOMEM)?;
         }
-        let room = if CAPACITY - state.queue.len() >= ATOMIC { event::OUT | event::WRNORM } else { 0 };
+        let room = if state.room() >= ATOMIC { event::OUT | event::WRNORM } else { 0 };
         let end = if self.0.readers.load(Ordering::Acquire) == 0 { event::ERR } else { 0 };
         Ok(room | end)
     }
@@ -395,6 +483,10 @@ impl FileOperations for Reader {
         Ok(self.0.unread())
     }
 
+    fn capacity(&self, wanted: Option<usize>) -> Result<usize, Errno> {
+        self.0.capacity(wanted)
+    }
+
     fn forget_reader(&self, waker: &Waker) {
         self.forget(waker);
     }
@@ -405,6 +497,10 @@ impl FileOperations for Reader {
 }
 
 impl FileOperations for Writer {
+    fn capacity(&self, wanted: Option<usize>) -> Result<usize, Errno> {
+        self.0.capacity(wanted)
+    }
+
     fn properties(&self) -> Properties {
         // The bytes of one call come out together if they are few.
         Properties { unit: Unit::Message(ATOMIC), ..Properties::USUAL }
@@ -465,6 +561,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use abi_unix::SystemCall;
+    use abi_unix::types::control as number;
     use abi_unix::types::open::NONBLOCK;
     use hal_api::Machine as _;
     use platform::Machine;
@@ -755,6 +852,99 @@ mod tests {
             });
             let child = child.unwrap();
             assert_eq!(program.wait_for(child), Ok((child, 13)));
+        });
+    }
+
+    #[test]
+    fn a_pipe_can_be_made_smaller_and_larger() {
+        run(|program| {
+            let (reader, writer) = program.pipe(NONBLOCK);
+            let control = |program: &mut Program, end: usize, command: u32, argument: usize| {
+                program.call(SystemCall::FileControl, [end, command as usize, argument])
+            };
+            let set = |program: &mut Program, size: usize| control(program, writer, number::SET_CAPACITY, size);
+            let get = |program: &mut Program| control(program, reader, number::GET_CAPACITY, 0);
+            assert_eq!(get(program), Ok(CAPACITY));
+            for (size, expected) in [
+                (0, Ok(4096)),
+                (4097, Ok(8192)),
+                (LARGEST + 1, Err(Errno::EPERM)),
+                (GREATEST_NUMBER, Err(Errno::EPERM)),
+                (GREATEST_NUMBER + 1, Err(Errno::EINVAL)),
+                (usize::MAX, Err(Errno::EINVAL)),
+                (LARGEST - 1, Ok(LARGEST)),
+            ] {
+                assert_eq!(set(program, size), expected, "{size}");
+            }
+            assert_eq!(get(program), Ok(LARGEST));
+            let counter = program.call(SystemCall::EventCounter, [0, 0]).unwrap();
+            assert_eq!(control(program, counter, number::GET_CAPACITY, 0), Err(Errno::EBADF));
+            assert_eq!(control(program, counter, number::SET_CAPACITY, 4096), Err(Errno::EBADF));
+
+            // It holds that much, and gives it back in the order in which it came, also across its blocks.
+            let mut written = 0;
+            while written < LARGEST {
+                let piece = pattern(written, (LARGEST - written).min(30_001));
+                assert_eq!(program.write_to(writer, &piece), Ok(piece.len()));
+                written += piece.len();
+            }
+            assert_eq!(program.write_to(writer, b"x"), Err(Errno::EAGAIN));
+            assert_eq!(set(program, CAPACITY), Err(Errno::EBUSY), "more is in it");
+            let mut taken = 0;
+            while taken < LARGEST - 100 {
+                let bytes = program.read_from(reader, 30_011.min(LARGEST - 100 - taken)).unwrap();
+                assert_eq!(bytes, pattern(taken, bytes.len()));
+                taken += bytes.len();
+            }
+            assert_eq!(set(program, 1), Ok(4096));
+            assert_eq!(program.write_to(writer, &pattern(LARGEST, 3997)), Err(Errno::EAGAIN), "room for 3,996");
+            assert_eq!(program.write_to(writer, &pattern(LARGEST, 3996)), Ok(3996));
+            assert_eq!(program.read_from(reader, CAPACITY), Ok(pattern(LARGEST - 100, 4096)));
+        });
+    }
+
+    /// The process that made it pays for what is in it, and gets that back.
+    #[test]
+    fn a_large_pipe_is_charged_to_its_maker() {
+        run(|program| {
+            let charged = |program: &Program| program.process().account.used(Resource::Memory);
+            let before = charged(program);
+            let (reader, writer) = program.pipe(NONBLOCK);
+            let set = [writer, number::SET_CAPACITY as usize, LARGEST];
+            assert_eq!(program.call(SystemCall::FileControl, set), Ok(LARGEST));
+            let empty = charged(program);
+            for _ in 0..10 {
+                assert_eq!(program.write_to(writer, &pattern(0, 30_000)), Ok(30_000));
+            }
+            assert!((300_000..300_000 + 2 * CAPACITY).contains(&(charged(program) - empty)));
+            for _ in 0..10 {
+                assert_eq!(program.read_from(reader, 30_000).map(|bytes| bytes.len()), Ok(30_000));
+            }
+            assert_eq!(charged(program), empty);
+            program.close(reader).unwrap();
+            program.close(writer).unwrap();
+            assert_eq!(charged(program), before);
+        });
+    }
+
+    /// A writer that waits has room when the pipe was made larger.
+    #[test]
+    fn a_writer_that_waits_goes_on_when_the_pipe_grows() {
+        run(|program| {
+            let (_, writer) = program.pipe(0);
+            program.write_to(writer, &pattern(0, CAPACITY)).unwrap();
+            let done = program.place(8);
+            program
+                .add_worker(move |program| {
+                    assert_eq!(program.write_to(writer, b"x"), Ok(1));
+                    program.write(done, &[1]);
+                })
+                .unwrap();
+            program.sleep_ns(100_000);
+            let set = [writer, number::SET_CAPACITY as usize, 2 * CAPACITY];
+            assert_eq!(program.call(SystemCall::FileControl, set), Ok(2 * CAPACITY));
+            program.sleep_ns(100_000);
+            assert_eq!(program.read(done, 1), [1]);
         });
     }
 

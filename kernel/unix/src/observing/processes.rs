@@ -25,7 +25,7 @@ use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Source, TOP, Target};
 use crate::files::job_control;
 use crate::files::mounts::{self, Place};
-use crate::files::tree;
+use crate::files::{pipe, tree};
 use crate::network::addressing;
 use crate::observing::counters;
 use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
@@ -89,6 +89,7 @@ const MEMORY: u32 = 7;
 const THREADS: u32 = 8;
 const THREAD: u32 = 9;
 const NETWORK: u32 = 10;
+const FILES: u32 = 11;
 
 /// All files. Directories come first, at the indexes above; a name that is empty is a number.
 static LINES: &[Line] = &[
@@ -103,6 +104,7 @@ static LINES: &[Line] = &[
     line("task", PROCESS, Contents::Threads),
     line("", THREADS, Contents::Directory),
     line("net", 0, Contents::Directory),
+    line("fs", SYSTEM, Contents::Directory),
     line("self", 0, Contents::Link(|caller| caller.to_string())),
     line("mounts", 0, Contents::Link(|_| "self/mounts".into())),
     line("filesystems", 0, Contents::Text(file_systems)),
@@ -118,6 +120,7 @@ static LINES: &[Line] = &[
     line("osrelease", KERNEL, Contents::Text(|_| field(2))),
     line("ostype", KERNEL, Contents::Text(|_| field(0))),
     line("pid_max", KERNEL, Contents::Text(|_| whole(format!("{MAXIMUM_PROCESSES}\n")))),
+    line("pipe-max-size", FILES, Contents::Text(|_| whole(format!("{}\n", pipe::LARGEST)))),
     line("pnp", NETWORK, Contents::Text(|_| whole(addressing::plug_and_play()))),
     line("if_inet6", NETWORK, Contents::Text(|_| whole(addressing::addresses_of_six()))),
     line("uuid", RANDOM, Contents::Text(|_| whole(new_identity()))),
