@@ -216,6 +216,7 @@
 #define COPS_SYS_close_range 436
 #define COPS_SYS_faccessat2 439
 #define COPS_SYS_epoll_pwait2 441
+#define COPS_SYS_futex_waitv 449
 #define COPS_SYS_fchmodat2 452
 #define COPS_SYS_spawn 0x1000
 #define COPS_SYS_worker_create 0x1001

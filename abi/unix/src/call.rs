@@ -333,8 +333,9 @@ system_calls! {
     /// the caller's number.
     SetThreadIdAddress = 96 set_tid_address(address: Number) Never by Worker;
     /// Waits while a 32-bit word has a value, and wakes waiting threads: `FUTEX_WAIT`, `WAKE`, `REQUEUE`,
-    /// `CMP_REQUEUE`, `WAIT_BITSET`, `WAKE_BITSET`. A word is identified by its address in its process, since no memory
-    /// that programs may write belongs to two; other operations give `ENOSYS`.
+    /// `CMP_REQUEUE`, `WAKE_OP`, `WAIT_BITSET`, `WAKE_BITSET`; and takes and passes on locks with owners, which inherit
+    /// priorities: `LOCK_PI`, `LOCK_PI2`, `TRYLOCK_PI`, `UNLOCK_PI`. A word is identified by its address in its process,
+    /// or by its place in memory that processes have in common; other operations give `ENOSYS`.
     Futex = 98 futex(word: Number, operation: Number, value: Number, timeout: Input, word2: Number, value3: Number) Possible;
     /// Sets the calling thread's list of robust locks, which are marked when it ends with them held.
     SetRobustList = 99 set_robust_list(head: Number, size: Length) Never by Worker;
@@ -651,6 +652,9 @@ system_calls! {
     AccessWith = 439 faccessat2(directory: Descriptor, path: Path, mode: Number, flags: Number) Never;
     /// Waits as `epoll_pwait`, with a time limit as a `struct timespec` (0: none).
     EpollWaitWith = 441 epoll_pwait2(descriptor: Descriptor, events: Output, count: Number, timeout: Input, mask: Input, size: Length) Possible;
+    /// Waits until one of up to 128 words is woken, if each has its value (`EAGAIN`), and returns its index. The words
+    /// are a `struct futex_waitv` each; the time limit is absolute, by `CLOCK_MONOTONIC` or `CLOCK_REALTIME`.
+    FutexWaits = 449 futex_waitv(waiters: Input, count: Number, flags: Number, timeout: Input, clock: Number) Possible;
     /// Sets the permissions of the file at a path, with `AT_EMPTY_PATH`. `EOPNOTSUPP` for a symbolic link itself.
     ChangeModeWith = 452 fchmodat2(directory: Descriptor, path: Path, mode: Number, flags: Number) Never;
     /// Starts a program in a new process: path, NULL-terminated argument and environment lists as for `execve`, the

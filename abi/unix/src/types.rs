@@ -1131,16 +1131,65 @@ pub mod futex {
     pub const WAKE: u32 = 1;
     pub const REQUEUE: u32 = 3;
     pub const CMP_REQUEUE: u32 = 4;
+    pub const WAKE_OP: u32 = 5;
+    /// `FUTEX_LOCK_PI`: the word is a lock with an owner.
+    pub const LOCK: u32 = 6;
+    pub const UNLOCK: u32 = 7;
+    pub const TRY_LOCK: u32 = 8;
     pub const WAIT_BITSET: u32 = 9;
     pub const WAKE_BITSET: u32 = 10;
+    /// `FUTEX_LOCK_PI2`.
+    pub const LOCK_WITH_CLOCK: u32 = 13;
     pub const PRIVATE: u32 = 128;
     pub const CLOCK_REALTIME: u32 = 256;
+    /// Changes of a word by `FUTEX_WAKE_OP`.
+    pub const OP_SET: u32 = 0;
+    pub const OP_ADD: u32 = 1;
+    pub const OP_OR: u32 = 2;
+    pub const OP_ANDN: u32 = 3;
+    pub const OP_XOR: u32 = 4;
+    /// The operand is the number of a bit.
+    pub const OP_OPARG_SHIFT: u32 = 8;
+    /// Comparisons of what the word was.
+    pub const OP_CMP_EQ: u32 = 0;
+    pub const OP_CMP_NE: u32 = 1;
+    pub const OP_CMP_LT: u32 = 2;
+    pub const OP_CMP_LE: u32 = 3;
+    pub const OP_CMP_GT: u32 = 4;
+    pub const OP_CMP_GE: u32 = 5;
+    /// Size of a word in the flags of `struct futex_waitv`.
+    pub const SIZE_U32: u32 = 2;
+    /// All bits of these flags that tell sizes.
+    pub const SIZE_MASK: u32 = 3;
+    /// Greatest number of words of `futex_waitv`.
+    pub const WAITV_MAX: usize = 128;
     pub const BITSET_ANY: u32 = u32::MAX;
     pub const WAITERS: u32 = 0x8000_0000;
     pub const OWNER_DIED: u32 = 0x4000_0000;
     pub const THREAD_MASK: u32 = 0x3fff_ffff;
     /// Bytes of `struct robust_list_head`.
     pub const ROBUST_HEAD: usize = 24;
+
+    /// A word of `futex_waitv` (`struct futex_waitv`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct WaitedWord {
+        /// The value that it must have.
+        pub value: u64,
+        pub address: u64,
+        pub flags: u32,
+        pub reserved: u32,
+    }
+
+    impl WaitedWord {
+        pub const SIZE: usize = 24;
+
+        /// Reads the bytes as they lie in memory.
+        pub fn from_bytes(bytes: &[u8; WaitedWord::SIZE]) -> WaitedWord {
+            let long = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+            let flags = long(16);
+            WaitedWord { value: long(0), address: long(8), flags: flags as u32, reserved: (flags >> 32) as u32 }
+        }
+    }
 }
 
 /// Attributes of a process for `set_scheduling`.

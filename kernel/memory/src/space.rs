@@ -212,6 +212,21 @@ pub struct Interrupted {
     pub fault: Fault,
 }
 
+/// An atomic change of a word ([`AddressSpace::change_u32`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WordChange {
+    /// The operand takes its place.
+    Set,
+    /// The operand is added.
+    Add,
+    /// The operand's bits are set.
+    Or,
+    /// The other bits are cleared.
+    And,
+    /// The operand's bits are inverted.
+    ExclusiveOr,
+}
+
 /// Reason why a string could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringError {
@@ -1874,6 +1889,23 @@ impl AddressSpace {
         let word = self.atomic_u32(address, Access::Write)?.ok_or(Fault::Misaligned)?;
         // As a program's own compare-and-exchange with both orders: the word may be a lock.
         Ok(word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire))
+    }
+
+    /// Changes the aligned 32-bit word by this operation, as one atomic operation for programs on other harts; returns
+    /// what it was.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn change_u32(&mut self, address: u64, change: WordChange, operand: u32) -> Result<u32, Fault> {
+        let word = self.atomic_u32(address, Access::Write)?.ok_or(Fault::Misaligned)?;
+        // As with `compare_exchange_u32`.
+        Ok(match change {
+            WordChange::Set => word.swap(operand, Ordering::AcqRel),
+            WordChange::Add => word.fetch_add(operand, Ordering::AcqRel),
+            WordChange::Or => word.fetch_or(operand, Ordering::AcqRel),
+            WordChange::And => word.fetch_and(operand, Ordering::AcqRel),
+            WordChange::ExclusiveOr => word.fetch_xor(operand, Ordering::AcqRel),
+        })
     }
 
     /// Loads the aligned 32-bit word with acquire order, for the comparison of a futex.

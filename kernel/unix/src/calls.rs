@@ -243,6 +243,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
         CloneWith => threads::clone_with(call),
         SetRobustList => threads::set_robust_list(call),
         GetRobustList => threads::get_robust_list(call),
+        FutexWaits => threads::wait_for_futexes(call),
         WorkerCreate => threads::create_worker(call),
         Cancel => threads::cancel(call),
         RingSetup => threads::set_up_ring(call),

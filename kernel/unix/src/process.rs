@@ -42,12 +42,15 @@ pub(crate) mod exit_status;
 pub(crate) mod family;
 pub(crate) mod fork;
 pub(crate) mod futex;
+pub(crate) mod futex_list;
+pub(crate) mod inheritance;
 mod keeper;
 pub(crate) mod lending;
 pub(crate) mod life;
 pub(crate) mod limits;
 pub(crate) mod nice_values;
 pub(crate) mod oom_killer;
+pub(crate) mod owned_lock;
 pub(crate) mod program;
 pub(crate) mod shared;
 pub(crate) mod sightings;
@@ -102,7 +105,7 @@ use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
 use crate::process::beginnings::Beginnings;
 use crate::process::capabilities::Authority;
-use crate::process::class::{Class, ClassAndNice};
+use crate::process::class::{Class, ClassAndNice, ProcessRank};
 use crate::process::completions::{Completions, completions_capacity};
 use crate::process::core_file::Dump;
 use crate::process::exit_status::Ending;
@@ -308,7 +311,7 @@ pub(crate) struct Process {
     /// Priority with which it was started.
     base_priority: Priority,
     /// Its class and its nice value, and the priority while it publishes nothing: the base, changed by these.
-    rank: Mutex<ClassAndNice>,
+    rank: Mutex<ProcessRank>,
     default_priority: AtomicU8,
     /// Its limits of scheduling, and the processor time that it has used.
     pub standing: Standing,
@@ -467,7 +470,7 @@ impl Process {
             executable: Mutex::new(None),
             started: Machine::now(),
             base_priority: default_priority,
-            rank: Mutex::new(ClassAndNice::default()),
+            rank: Mutex::default(),
             default_priority: AtomicU8::new(default_priority.number()),
             standing,
             authority,
@@ -638,7 +641,7 @@ impl Process {
 
     /// Returns its class and its nice value.
     pub(crate) fn class_and_nice(&self) -> ClassAndNice {
-        *self.rank.lock()
+        self.rank.lock().own
     }
 
     /// Returns its nice value.
@@ -651,28 +654,46 @@ impl Process {
         self.class_and_nice().class
     }
 
-    /// Sets class and nice value to those that `decide` makes of the present ones, which nobody changes meanwhile:
-    /// each step of the nice value up is a priority further down from that with which it was started, and five steps
-    /// down are one further up, since there are fewer.
+    /// Sets class and nice value to those that `decide` makes of the present ones, which nobody changes meanwhile.
     pub(crate) fn set_class_and_nice(
         &self,
         decide: impl FnOnce(ClassAndNice) -> Result<ClassAndNice, Errno>,
     ) -> Result<(), Errno> {
-        let mut present = self.rank.lock();
-        let rank = decide(*present)?;
-        *present = rank;
-        let (base, nice) = (i32::from(self.base_priority.number()), i32::from(rank.nice));
-        let number = if nice < 0 { base - (4 - nice) / 5 } else { base + nice };
-        let by_nice = || Priority::saturating(number.max(0) as u64);
-        let priority = rank.class.stands_for().unwrap_or_else(by_nice).number();
-        // Under the lock, so that the priority is that of the last rank.
-        let before = self.default_priority.swap(priority, Ordering::Relaxed);
-        drop(present);
+        let mut rank = self.rank.lock();
+        rank.own = decide(rank.own)?;
+        let has_changed = self.follow_rank(&rank);
+        drop(rank);
         // Threads by the thousand are put in order only for a change.
-        if before != priority {
+        if has_changed {
             self.order_workers_anew();
         }
         Ok(())
+    }
+
+    /// Returns its priority while it publishes nothing, by its class and its nice value alone.
+    pub(crate) fn priority_of_rank(&self) -> Priority {
+        self.rank.lock().own.priority(self.base_priority)
+    }
+
+    /// Sets its default priority by its rank, which is locked, so that the priority is that of the last one; returns
+    /// whether it has changed.
+    fn follow_rank(&self, rank: &ProcessRank) -> bool {
+        let priority = rank.priority(self.base_priority).number();
+        self.default_priority.swap(priority, Ordering::Relaxed) != priority
+    }
+
+    /// Inherits a priority from a waiter for a lock of one of its threads.
+    pub(crate) fn inherit(&self, priority: Priority) {
+        let mut rank = self.rank.lock();
+        rank.inherited.add(priority);
+        self.follow_rank(&rank);
+    }
+
+    /// Gives an inherited priority back.
+    pub(crate) fn disinherit(&self, priority: Priority) {
+        let mut rank = self.rank.lock();
+        rank.inherited.remove(priority);
+        self.follow_rank(&rank);
     }
 
     /// Returns the processor time of all its workers, in ticks, up to now; never less than before.

@@ -35,6 +35,8 @@ use crate::files::locks::LockWait;
 use crate::observing::counters;
 use crate::process::exit_status;
 use crate::process::futex::FutexWait;
+use crate::process::futex_list::FutexList;
+use crate::process::owned_lock::LockRequest;
 use crate::process::signals::{Interruption, Restart};
 use crate::process::table::Children;
 use crate::process::user::{AddressOut, Buffers, Caller, UserBuffer};
@@ -149,6 +151,10 @@ pub(crate) enum Operation {
     Open(Box<Opening>),
     /// Wait at a futex.
     Futex(Box<FutexWait>),
+    /// Wait at several futexes.
+    FutexList(Box<FutexList>),
+    /// Wait for a lock with an owner.
+    OwnedLock(Box<LockRequest>),
     /// Fill a buffer with random bytes, step by step.
     Random { buffer: UserBuffer, flags: u32, done: usize },
     /// Wait for the descriptors of an epoll.
@@ -271,6 +277,8 @@ impl Operation {
             Operation::Lock(wait) => wait.poll(caller, &process.descriptors, waker),
             Operation::Open(opening) => opening.poll(&process.descriptors, waker),
             Operation::Futex(wait) => wait.poll(process.space(), waker),
+            Operation::FutexList(list) => list.poll(caller, process.space(), waker),
+            Operation::OwnedLock(request) => request.poll(process.space(), waker),
             Operation::Epoll(wait) => wait.poll(caller, waker),
             Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),
             Operation::Synchronise { file, wait } => match wait.poll(waker) {
@@ -308,7 +316,8 @@ impl Operation {
             Operation::WaitChild { .. } => SystemCall::Wait,
             Operation::Lock(_) => SystemCall::Lock,
             Operation::Open(_) => SystemCall::Open,
-            Operation::Futex(_) => SystemCall::Futex,
+            Operation::Futex(_) | Operation::OwnedLock(_) => SystemCall::Futex,
+            Operation::FutexList(_) => SystemCall::FutexWaits,
             Operation::Epoll(_) => SystemCall::EpollWait,
             Operation::PollFiles(_) => SystemCall::Poll,
             Operation::Random { .. } => SystemCall::GetRandom,
@@ -347,8 +356,9 @@ impl Operation {
             | Operation::Sleep { .. }
             | Operation::WaitChild { .. } => false,
             // A time limit of 0 has passed.
-            Operation::Futex(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
+            Operation::Futex(_) | Operation::FutexList(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
             // They answer themselves.
+            Operation::OwnedLock(_) => false,
             Operation::Relay(_) | Operation::Splice(_) | Operation::Lock(_) | Operation::Open(_) => false,
             Operation::SendMessage(_) | Operation::ReceiveMessage(_) | Operation::Messages(_) => false,
         }
@@ -377,6 +387,8 @@ impl Operation {
             Operation::Connect { started: true, .. } if reason == Errno::EAGAIN => Err(Errno::EINPROGRESS),
             // The waking thread counts on this wake-up.
             Operation::Futex(wait) if wait.was_woken_before_its_end() => Ok(0),
+            Operation::OwnedLock(request) if request.was_granted_before_its_end() => Ok(0),
+            Operation::FutexList(list) => list.woken_before_its_end().ok_or(reason),
             _ => Err(reason),
         }
     }
@@ -392,6 +404,8 @@ impl Operation {
                 // The next message may be done before the waker of this one was taken out.
                 | Operation::Messages(_)
                 | Operation::Futex(_)
+                | Operation::FutexList(_)
+                | Operation::OwnedLock(_)
                 | Operation::Epoll(_)
                 | Operation::PollFiles(_)
                 | Operation::Synchronise { .. }
@@ -432,6 +446,8 @@ impl Operation {
             Operation::Sleep { deadline, .. } => Restart::Sleep { deadline: *deadline },
             Operation::Epoll(_) | Operation::PollFiles(_) => Restart::Never,
             Operation::Futex(wait) if wait.has_limit() => Restart::Never,
+            // Its time limit is absolute.
+            Operation::OwnedLock(_) => Restart::Always,
             // Made again it would find the connection begun.
             Operation::Connect { .. } => Restart::Never,
             _ => Restart::ByFlag,
@@ -467,6 +483,8 @@ impl Operation {
             Operation::Lock(wait) => wait.forget(waker),
             Operation::Open(opening) => opening.forget(waker),
             Operation::Futex(wait) => wait.forget(),
+            Operation::FutexList(list) => list.forget(),
+            Operation::OwnedLock(request) => request.forget(),
             Operation::Epoll(wait) => wait.forget(waker),
             Operation::PollFiles(wait) => wait.forget(waker),
             Operation::Synchronise { wait, .. } => wait.forget(waker),
@@ -646,8 +664,11 @@ impl Future for AsynchronousCall {
             this.waiting.operation.give_up(Errno::ECANCELED)
         } else {
             // Other processes may have used memory up since it was submitted.
-            let is_entering = matches!(this.waiting.operation, Operation::Futex(_) | Operation::PollFiles(_))
-                && this.waiting.registered.is_none();
+            let enters_tables = matches!(
+                this.waiting.operation,
+                Operation::Futex(_) | Operation::FutexList(_) | Operation::PollFiles(_)
+            );
+            let is_entering = enters_tables && this.waiting.registered.is_none();
             let admitted = if is_entering { this.process.account.admit() } else { Ok(()) };
             match admitted
                 .map_or_else(|error| Poll::Ready(Err(error)), |()| this.waiting.poll(&this.process, cx.waker()))

@@ -224,14 +224,18 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Returns whether the caller waits in its worker until the call is over.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        match &self.source {
+            ArgumentSource::Registers(context) => context.call_number() as usize & ASYNCHRONOUS == 0,
+            ArgumentSource::Request(_) => false,
+        }
+    }
+
     /// Blocks these signals until the call is over. A call that does not wait in its worker is not interrupted, and
     /// replaces nothing.
     pub(crate) fn replace_signal_mask(&self, mask: Option<Set>) {
-        let is_synchronous = match &self.source {
-            ArgumentSource::Registers(context) => context.call_number() as usize & ASYNCHRONOUS == 0,
-            ArgumentSource::Request(_) => false,
-        };
-        if let Some(mask) = mask.filter(|_| is_synchronous) {
+        if let Some(mask) = mask.filter(|_| self.is_synchronous()) {
             signal_delivery::replace_blocked(self.worker, mask);
         }
     }

@@ -1,6 +1,7 @@
 //! The calls of workers and threads: their beginning, their sleep, the locks between them, and their request rings.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use ::signals::Signal;
 use abi_queue::pages::PAGE_SIZE;
@@ -12,12 +13,16 @@ use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
 use crate::calls::call::{Call, Decoding, Pause, admitted, kept, kept_steps};
 use crate::models::Carrier;
+use crate::process::accounts::Resource;
 use crate::process::fork::{self, Copied, Words};
-use crate::process::futex::{self, FutexCall};
-use crate::process::user::USER_END;
+use crate::process::futex::{self, FutexCall, FutexWait, limit_until};
+use crate::process::futex_list::{FutexList, MEMORY_OF_A_WORD};
+use crate::process::owned_lock::{LockRequest, LockWord};
+use crate::process::user::{USER_END, read_time};
 use crate::process::worker::Worker;
 use crate::process::{switching, thread};
 use crate::time;
+use crate::time::limit::TimeLimit;
 
 #[inline(never)]
 pub(super) fn set_id_address(call: Call<'_>) -> Decoding {
@@ -162,7 +167,71 @@ pub(super) fn futex(call: Call<'_>) -> Decoding {
         FutexCall::Wait(wait) => Operation::Futex(kept(wait)).into(),
         FutexCall::Done(count) => count.into(),
         FutexCall::More(work) => Operation::Long(call.number, work).into(),
+        FutexCall::OfLock => return lock_with_owner(call),
     })
+}
+
+/// Performs `futex` on a lock with an owner. The owner is the thread that calls, so there is no asynchronous form.
+#[cold]
+#[inline(never)]
+fn lock_with_owner(call: Call<'_>) -> Decoding {
+    use abi_unix::types::futex;
+
+    if !call.is_synchronous() {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let (process, worker, flags) = (call.process(), call.worker, call.unsigned(1));
+    let is_private = flags & futex::PRIVATE != 0;
+    let word = LockWord::new(process.space(), process.futexes(), call.address(0), is_private)?;
+    let command = flags & !(futex::PRIVATE | futex::CLOCK_REALTIME);
+    let limit = match command {
+        futex::UNLOCK => {
+            return word.unlock(process.space(), worker.thread_id(), thread::lock_owner).map(Into::into);
+        }
+        futex::TRY_LOCK => None,
+        _ if call.address(3) == 0 => Some(TimeLimit::Never),
+        _ => {
+            let is_real_time = command == futex::LOCK || flags & futex::CLOCK_REALTIME != 0;
+            Some(limit_until(read_time(&**process, call.address(3))?, is_real_time))
+        }
+    };
+    let request = LockRequest::new(word, (worker.thread_id(), worker.own_priority()), limit, thread::lock_owner);
+    Ok(Operation::OwnedLock(kept(request)).into())
+}
+
+/// Performs `futex_waitv`.
+#[inline(never)]
+pub(super) fn wait_for_futexes(call: Call<'_>) -> Decoding {
+    use abi_unix::types::futex::{PRIVATE, SIZE_MASK, SIZE_U32, WAITV_MAX, WaitedWord};
+
+    let (process, count) = (call.admitted()?, call.unsigned(1) as usize);
+    if call.unsigned(2) != 0 || !(1..=WAITV_MAX).contains(&count) || call.address(0) == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let limit = match (call.address(3), call.unsigned(4)) {
+        (0, _) => TimeLimit::Never,
+        (time, types::clock::REALTIME) => limit_until(read_time(&**process, time)?, true),
+        (time, types::clock::MONOTONIC) => limit_until(read_time(&**process, time)?, false),
+        _ => return Err(Errno::EINVAL),
+    };
+    let charge = process.account.charge(Resource::Memory, count * MEMORY_OF_A_WORD)?;
+    let mut waits = Vec::new();
+    waits.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    for index in 0..count {
+        let address = call.address(0).checked_add(index * WaitedWord::SIZE).ok_or(Errno::EFAULT)?;
+        let mut bytes = [0; WaitedWord::SIZE];
+        process.copy_in(address, &mut bytes)?;
+        let word = WaitedWord::from_bytes(&bytes);
+        if word.flags & !(PRIVATE | SIZE_MASK) != 0
+            || word.flags & SIZE_MASK != SIZE_U32
+            || word.reserved != 0
+            || word.value > u64::from(u32::MAX)
+        {
+            return Err(Errno::EINVAL);
+        }
+        waits.push(FutexWait::new(process.space(), process.futexes(), word)?);
+    }
+    Ok(Operation::FutexList(Box::new(FutexList::new(waits, limit, process.id, charge))).into())
 }
 
 #[inline(never)]

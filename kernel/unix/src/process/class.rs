@@ -9,7 +9,7 @@
 
 use core::ops::RangeInclusive;
 
-use abi_queue::Priority;
+use abi_queue::{PRIORITIES, Priority};
 use abi_unix::Errno;
 use abi_unix::types::class as number;
 
@@ -96,6 +96,14 @@ pub(crate) struct ClassAndNice {
 }
 
 impl ClassAndNice {
+    /// Returns the priority of a process that was started with `base`: each step of the nice value up is a priority
+    /// further down from that, and five steps down are one further up, since there are fewer.
+    pub(crate) fn priority(self, base: Priority) -> Priority {
+        let (base, nice) = (i32::from(base.number()), i32::from(self.nice));
+        let number = if nice < 0 { base - (4 - nice) / 5 } else { base + nice };
+        self.class.stands_for().unwrap_or_else(|| Priority::saturating(number.max(0) as u64))
+    }
+
     /// Returns that of a child, which `SCHED_RESET_ON_FORK` makes no more important than usual programs, and no less
     /// unimportant than its parent.
     pub(crate) fn of_a_child(self) -> ClassAndNice {
@@ -111,6 +119,48 @@ impl ClassAndNice {
     pub(crate) fn with_own_priority(self) -> ClassAndNice {
         let class = if self.class.is_real_time() { Class::default() } else { self.class };
         ClassAndNice { class, nice: 0 }
+    }
+}
+
+/// Priorities that a process has inherited from waiters for its locks, with the number of each.
+#[derive(Debug)]
+pub(crate) struct Inherited([u32; PRIORITIES]);
+
+impl Default for Inherited {
+    fn default() -> Inherited {
+        Inherited([0; PRIORITIES])
+    }
+}
+
+impl Inherited {
+    /// Adds one.
+    pub(crate) fn add(&mut self, priority: Priority) {
+        self.0[usize::from(priority.number())] += 1;
+    }
+
+    /// Removes one that was added.
+    pub(crate) fn remove(&mut self, priority: Priority) {
+        self.0[usize::from(priority.number())] -= 1;
+    }
+
+    /// Returns the most important one.
+    fn best(&self) -> Option<Priority> {
+        self.0.iter().position(|count| *count > 0).map(|number| Priority::saturating(number as u64))
+    }
+}
+
+/// What decides the priority of a process while it publishes none.
+#[derive(Debug, Default)]
+pub(crate) struct ProcessRank {
+    pub(crate) own: ClassAndNice,
+    pub(crate) inherited: Inherited,
+}
+
+impl ProcessRank {
+    /// Returns the priority of a process that was started with `base`.
+    pub(crate) fn priority(&self, base: Priority) -> Priority {
+        let own = self.own.priority(base);
+        self.inherited.best().filter(|best| best.is_more_important_than(own)).unwrap_or(own)
     }
 }
 

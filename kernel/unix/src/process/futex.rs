@@ -10,6 +10,9 @@
 //! waiter that was woken is not in the table any more; only this tells a wake-up from a deadline or from a wake-up for
 //! another reason.
 //!
+//! A word can also be a lock with an owner ([`owned_lock`](crate::process::owned_lock)), whose waiters are in the same
+//! table under a key of their own: the word's and 1, as words are aligned.
+//!
 //! A call that wakes or moves thousands goes on in steps ([`steps`]), and is for the waiters at its beginning. Between
 //! two steps others may come, which are not touched, and go, which are not counted. Linux does this work at once; the
 //! effect is as if they had come after the call, and gone before it.
@@ -21,12 +24,15 @@ use core::ops::RangeInclusive;
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
-use abi_unix::types::futex as operation;
+use abi_unix::types::futex::{self as operation, WaitedWord};
 use memory::faults;
+use memory::space::WordChange;
 use spin::{Mutex, MutexGuard};
+use tables::Table;
 use usermode::Space;
 
 use crate::process::accounts::has_machine_memory;
+use crate::process::inheritance::Inheritance;
 use crate::process::user::{Caller, USER_END, read_time};
 use crate::scheduling::steps::{self, Ends, Long};
 use crate::time;
@@ -35,9 +41,11 @@ use crate::time::limit::TimeLimit;
 /// Number of waiters that one step looks at: to move one takes some thousand instructions if there are thousands.
 const AT_A_TIME: usize = 12;
 
-struct Waiter {
-    waker: Waker,
-    bits: u32,
+pub(super) struct Waiter {
+    pub(super) waker: Waker,
+    pub(super) bits: u32,
+    /// Number of the thread that waits for a lock with an owner.
+    pub(super) thread: u32,
 }
 
 /// The waiters of a word when a call begins to wake or to move them, from the first that it has not handled.
@@ -56,15 +64,23 @@ impl Round {
 
 #[doc(alias = "futex_hash_bucket")]
 #[derive(Default)]
-struct FutexTable {
+pub(super) struct FutexTable {
     /// Waiters by word and then by ticket, which is the order of arrival.
-    queue: BTreeMap<(usize, u64), Waiter>,
+    pub(super) queue: BTreeMap<(usize, u64), Waiter>,
     /// Present words of waiters that wait for another word than the one for which they came.
     moved: BTreeMap<u64, usize>,
     last_ticket: u64,
+    /// Priorities that owners of locks have from their waiters.
+    pub(super) inheritances: Table<Inheritance>,
 }
 
 impl FutexTable {
+    /// Returns a new number for a waiter.
+    pub(super) fn next_ticket(&mut self) -> u64 {
+        self.last_ticket += 1;
+        self.last_ticket
+    }
+
     /// Creates a round over the present waiters of a word. A call that goes on in steps does not touch later ones.
     fn round(&self, word: usize) -> Round {
         Round { word, tickets: 0..=self.last_ticket, left: true }
@@ -135,14 +151,67 @@ impl FutexTable {
 
 /// Waiters of a process, by word.
 #[derive(Default)]
-pub(crate) struct Futexes(Mutex<FutexTable>);
+pub(crate) struct Futexes(pub(super) Mutex<FutexTable>);
 
-impl Futexes {
-    /// Wakes the first waiter of a word; returns whether there was one.
-    pub(crate) fn wake_one(&self, word: usize) -> bool {
-        let mut table = self.0.lock();
+/// Wakes the first waiter at a word of this space, or of memory that processes have in common there, for a process with
+/// these waiters at its words.
+pub(crate) fn wake_one(space: &Space, own: &Futexes, word: usize) {
+    let wake = |futexes: &Futexes, word: usize| {
+        let mut table = futexes.0.lock();
         let mut round = table.round(word);
-        table.wake(&mut round, 1, operation::BITSET_ANY) == 1
+        table.wake(&mut round, 1, operation::BITSET_ANY);
+    };
+    match common(space, word) {
+        Some((futexes, key)) => wake(&futexes, key),
+        None => wake(own, word),
+    }
+}
+
+/// A change of a word by `FUTEX_WAKE_OP`, and the comparison of what it was.
+struct ChangeAndCompare {
+    change: WordChange,
+    operand: u32,
+    comparison: u32,
+    value: i32,
+}
+
+impl ChangeAndCompare {
+    /// Decodes one. `ENOSYS` for operations that there are not, `EINVAL` for a bit beyond the word.
+    fn decode(word: u32) -> Result<ChangeAndCompare, Errno> {
+        let signed = |twelve_bits: u32| (twelve_bits << 20) as i32 >> 20;
+        let operand = signed(word >> 12 & 0xfff);
+        let operand = match word >> 28 & operation::OP_OPARG_SHIFT {
+            0 => operand as u32,
+            // As on Linux, only the lowest bits of the number count.
+            _ => 1 << (operand & 31),
+        };
+        let (change, operand) = match word >> 28 & !operation::OP_OPARG_SHIFT {
+            operation::OP_SET => (WordChange::Set, operand),
+            operation::OP_ADD => (WordChange::Add, operand),
+            operation::OP_OR => (WordChange::Or, operand),
+            operation::OP_ANDN => (WordChange::And, !operand),
+            operation::OP_XOR => (WordChange::ExclusiveOr, operand),
+            _ => return Err(Errno::ENOSYS),
+        };
+        let comparison = word >> 24 & 0xf;
+        if comparison > operation::OP_CMP_GE {
+            return Err(Errno::ENOSYS);
+        }
+        Ok(ChangeAndCompare { change, operand, comparison, value: signed(word & 0xfff) })
+    }
+
+    /// Changes a word; returns whether the comparison holds for what it was.
+    fn perform(&self, space: &Space, word: usize) -> Result<bool, Errno> {
+        let changed = space.lock().change_u32(word as u64, self.change, self.operand);
+        let before = changed.map_err(|_| Errno::EFAULT)? as i32;
+        Ok(match self.comparison {
+            operation::OP_CMP_EQ => before == self.value,
+            operation::OP_CMP_NE => before != self.value,
+            operation::OP_CMP_LT => before < self.value,
+            operation::OP_CMP_LE => before <= self.value,
+            operation::OP_CMP_GT => before > self.value,
+            _ => before >= self.value,
+        })
     }
 }
 
@@ -216,6 +285,21 @@ pub(crate) struct FutexWait {
 }
 
 impl FutexWait {
+    /// Creates a wait without a time limit, for a process with these waiters at its words.
+    pub(crate) fn new(space: &Space, own: &Arc<Futexes>, word: WaitedWord) -> Result<FutexWait, Errno> {
+        let address = word_at(word.address as usize)?;
+        let shared = if word.flags & operation::PRIVATE != 0 { None } else { common(space, address) };
+        let (futexes, key) = shared.unwrap_or_else(|| (own.clone(), address));
+        let (expected, bits, limit) = (word.value as u32, operation::BITSET_ANY, TimeLimit::Never);
+        Ok(FutexWait { futexes, word: key, address, expected, bits, limit, ticket: 0 })
+    }
+
+    /// Returns whether it has entered the table and was taken out.
+    pub(crate) fn is_woken(&self) -> bool {
+        let table = self.futexes.0.lock();
+        self.ticket != 0 && !table.queue.contains_key(&table.key(self.word, self.ticket))
+    }
+
     /// Returns whether it waits for a limited time.
     pub(crate) fn has_limit(&self) -> bool {
         !matches!(self.limit, TimeLimit::Never)
@@ -244,9 +328,8 @@ impl FutexWait {
         }
         if let Some(waker) = waker {
             self.limit.arm(waker)?;
-            table.last_ticket += 1;
-            self.ticket = table.last_ticket;
-            let waiter = Waiter { waker: waker.clone(), bits: self.bits };
+            self.ticket = table.next_ticket();
+            let waiter = Waiter { waker: waker.clone(), bits: self.bits, thread: 0 };
             // A worker has memory for the entry, which was kept free, and an asynchronous call was admitted before this
             // poll.
             faults::from_what_is_kept(|| table.queue.insert((self.word, self.ticket), waiter));
@@ -285,22 +368,24 @@ pub(crate) enum FutexCall {
     Done(usize),
     /// More must be woken or moved than in one step.
     More(Long),
+    /// It is about a lock with an owner.
+    OfLock,
 }
 
 /// Checks a word that can be a futex: aligned, and in the user half.
-fn word_at(address: usize) -> Result<usize, Errno> {
+pub(super) fn word_at(address: usize) -> Result<usize, Errno> {
     if !address.is_multiple_of(4) {
         return Err(Errno::EINVAL);
     }
     if address > USER_END - 4 { Err(Errno::EFAULT) } else { Ok(address) }
 }
 
-fn load(space: &Space, word: usize) -> Result<u32, Errno> {
+pub(super) fn load(space: &Space, word: usize) -> Result<u32, Errno> {
     space.lock().load_u32(word as u64).map_err(|_| Errno::EFAULT)
 }
 
 /// Returns the table and the key of a word in memory that processes have in common.
-fn common(space: &Space, word: usize) -> Option<(Arc<Futexes>, usize)> {
+pub(super) fn common(space: &Space, word: usize) -> Option<(Arc<Futexes>, usize)> {
     let (companion, key) = {
         let space = space.lock();
         let (object, key) = space.object_at(word as u64)?;
@@ -312,6 +397,41 @@ fn common(space: &Space, word: usize) -> Option<(Arc<Futexes>, usize)> {
 /// Converts the number of waiters of a call. Linux wakes one for every number below.
 fn at_least_one(number: usize) -> usize {
     (number as i32).max(1) as usize
+}
+
+/// Wakes waiters of a word, and then others of a second one.
+fn wake_two<P: Ends + Send + Sync + 'static>(
+    payer: &Arc<P>,
+    (futexes, word): (Arc<Futexes>, usize),
+    wake: usize,
+    more: Option<((Arc<Futexes>, usize), usize)>,
+) -> FutexCall {
+    let bits = operation::BITSET_ANY;
+    let all = |round: Round, wake: usize, done: usize| Work { round, bits, wake, moves: 0, to: 0, done };
+    let table = futexes.0.lock();
+    let round = table.round(word);
+    let first = all(round, wake, 0).begin(payer, &futexes, table);
+    let Some(((others, second), wake)) = more else { return first };
+    match first {
+        FutexCall::Done(done) => {
+            let table = others.0.lock();
+            let round = table.round(second);
+            all(round, wake, done).begin(payer, &others, table)
+        }
+        FutexCall::More(rest) => {
+            let payer = payer.clone();
+            FutexCall::More(Box::pin(async move {
+                let done = rest.await?;
+                let round = others.0.lock().round(second);
+                let mut work = Work { round, bits, wake, moves: 0, to: 0, done };
+                while !work.step(&mut others.0.lock()) {
+                    steps::pause(&payer).await;
+                }
+                Ok(work.done)
+            }))
+        }
+        wait => wait,
+    }
 }
 
 /// Performs the `futex` call of a process with this space, and these waiters at its words; work that need not wait is
@@ -326,6 +446,9 @@ pub(crate) fn call<C: Caller + Send + Sync + 'static>(
     let (flags, value3) = (flags as u32, value3 as u32);
     let command = flags & !(operation::PRIVATE | operation::CLOCK_REALTIME);
     let is_real_time = flags & operation::CLOCK_REALTIME != 0;
+    if is_real_time && command == operation::LOCK_WITH_CLOCK {
+        return Ok(FutexCall::OfLock);
+    }
     if is_real_time && command != operation::WAIT_BITSET {
         return Err(Errno::ENOSYS);
     }
@@ -344,8 +467,7 @@ pub(crate) fn call<C: Caller + Send + Sync + 'static>(
                     let ns = read_time(&**caller, timeout)?;
                     match command {
                         operation::WAIT => TimeLimit::after_ns(ns),
-                        _ if is_real_time => TimeLimit::At(time::ticks_at_ns(ns.saturating_sub(time::epoch_ns()))),
-                        _ => TimeLimit::At(time::ticks_at_ns(ns)),
+                        _ => limit_until(ns, is_real_time),
                     }
                 }
             };
@@ -360,6 +482,16 @@ pub(crate) fn call<C: Caller + Send + Sync + 'static>(
             let table = futexes.0.lock();
             let (round, wake) = (table.round(word), at_least_one(value));
             Work { round, bits, wake, moves: 0, to: 0, done: 0 }.begin(caller, futexes, table)
+        }
+        operation::WAKE_OP => {
+            let (address, second) = (word_at(address)?, word_at(second)?);
+            let change = ChangeAndCompare::decode(value3)?;
+            let of = |word: usize| common(word).unwrap_or_else(|| (own.clone(), word));
+            let (first, then) = (of(address), of(second));
+            // A waiter of the second word sees the change when it compares, or is in the table by now.
+            let wakes_both = change.perform(space, second)?;
+            let more = wakes_both.then(|| (then, at_least_one(timeout)));
+            wake_two(caller, first, at_least_one(value), more)
         }
         operation::REQUEUE | operation::CMP_REQUEUE => {
             // The timeout's place holds the number to move.
@@ -385,8 +517,15 @@ pub(crate) fn call<C: Caller + Send + Sync + 'static>(
             let work = Work { round, bits, wake: wake as usize, moves: moves as usize, to, done: 0 };
             work.begin(caller, futexes, table)
         }
+        operation::LOCK | operation::LOCK_WITH_CLOCK | operation::TRY_LOCK | operation::UNLOCK => FutexCall::OfLock,
         _ => return Err(Errno::ENOSYS),
     })
+}
+
+/// Returns the limit of a wait until an absolute time, by one of two clocks.
+pub(crate) fn limit_until(ns: u64, is_real_time: bool) -> TimeLimit {
+    let ns = if is_real_time { ns.saturating_sub(time::epoch_ns()) } else { ns };
+    TimeLimit::At(time::ticks_at_ns(ns))
 }
 
 #[cfg(test)]
@@ -398,9 +537,9 @@ mod tests {
 
     fn enter(table: &mut FutexTable, word: usize, bits: u32) -> (u64, Arc<Bell>) {
         let bell = Arc::new(Bell::default());
-        table.last_ticket += 1;
-        table.queue.insert((word, table.last_ticket), Waiter { waker: bell.clone().into(), bits });
-        (table.last_ticket, bell)
+        let ticket = table.next_ticket();
+        table.queue.insert((word, ticket), Waiter { waker: bell.clone().into(), bits, thread: 0 });
+        (ticket, bell)
     }
 
     fn wake(table: &mut FutexTable, word: usize, count: usize, bits: u32) -> usize {
@@ -466,6 +605,23 @@ mod tests {
             bells.iter().enumerate().all(|(index, bell)| bell.0.load(Ordering::Relaxed) == usize::from(index % 8 == 0))
         );
         assert_eq!(late.map(|(_, bell)| bell.0.load(Ordering::Relaxed)), Some(0));
+    }
+
+    #[test]
+    fn a_change_and_a_comparison_are_decoded_as_linux_packs_them() {
+        let pack = |change: u32, comparison: u32, operand: i32, value: i32| {
+            change << 28 | comparison << 24 | (operand as u32 & 0xfff) << 12 | value as u32 & 0xfff
+        };
+        let decode = |word| ChangeAndCompare::decode(word).map(|decoded| (decoded.change, decoded.operand));
+        assert_eq!(decode(pack(operation::OP_SET, 0, -1, 0)), Ok((WordChange::Set, u32::MAX)));
+        assert_eq!(decode(pack(operation::OP_ADD, 5, 2047, 0)), Ok((WordChange::Add, 2047)));
+        assert_eq!(decode(pack(operation::OP_ANDN, 1, 6, 0)), Ok((WordChange::And, !6)));
+        let shifted = operation::OP_OR | operation::OP_OPARG_SHIFT;
+        assert_eq!(decode(pack(shifted, 0, 31, 0)), Ok((WordChange::Or, 1 << 31)));
+        assert_eq!(decode(pack(shifted, 0, 33, 0)), Ok((WordChange::Or, 2)));
+        assert_eq!(decode(pack(5, 0, 0, 0)), Err(Errno::ENOSYS));
+        assert_eq!(decode(pack(0, 6, 0, 0)), Err(Errno::ENOSYS));
+        assert_eq!(ChangeAndCompare::decode(pack(0, 2, 0, -2048)).map(|decoded| decoded.value), Ok(-2048));
     }
 
     /// Moving to the same word, or in a circle, ends.

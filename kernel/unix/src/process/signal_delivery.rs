@@ -426,6 +426,7 @@ pub(crate) fn ends_call(worker: &Worker, context: &mut UserContext, restart: Res
     let again = match restart {
         // Without a handler another worker was faster.
         Restart::ByFlag => handler.is_none_or(|action| action.has(action_flag::RESTART)),
+        Restart::Always => true,
         Restart::Never | Restart::Sleep { .. } => false,
     };
     // Looked at again before user mode.

@@ -482,6 +482,8 @@ fn remove(pending: &mut Pending, signals: Set) -> usize {
 pub(crate) enum Restart {
     /// It is made again if the handler's action has the flag `SA_RESTART`: Linux's `ERESTARTSYS`.
     ByFlag,
+    /// It is made again after each handler: Linux's `ERESTARTNOINTR`.
+    Always,
     /// Its result is `EINTR`.
     Never,
     /// Its result is `EINTR`, and a relative sleep tells the rest of its time.

@@ -202,6 +202,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, execution
         // The next look finds this too, and this worker leaves.
         return;
     }
+    thread::give_up_locks(worker).await;
     worker.process.forget_others(worker);
     user_interrupts::give_up(worker);
     worker.process.model.reset();
@@ -226,9 +227,7 @@ pub(crate) async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
     // The last worker reports the process's time to the parent; only the time from here on is missing from that.
     let now = Machine::now();
     worker.charge(now, now);
-    if !process.has_ended() {
-        thread::depart(worker);
-    }
+    thread::depart(worker).await;
     user_interrupts::give_up(worker);
     let is_last = process.worker_is_gone(worker);
     // Looked at after the departure: if the process ends later than that, its end finds another worker.

@@ -8,16 +8,21 @@
 //! number does not soon name a new one.
 //!
 //! A thread's end is handled for those that stay: its robust locks are marked as their owner's death, the word that it
-//! named becomes 0, and waiters there are woken. When the process ends no thread stays, and nothing of this is done.
+//! named becomes 0, and waiters there are woken. When the process ends no thread stays; its robust locks are marked all
+//! the same, for they may lie in memory that other processes have too.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
+use abi_queue::Priority;
 use abi_unix::Errno;
-use abi_unix::types::futex;
+use abi_unix::types::futex as number;
 
+use crate::process::inheritance::LockOwner;
+use crate::process::owned_lock::LockWord;
 use crate::process::worker::Worker;
-use crate::process::{MAXIMUM_WORKERS, Process};
+use crate::process::{MAXIMUM_WORKERS, Process, futex, table};
+use crate::scheduling::steps;
 
 /// Number of threads that one process can have, without its workers.
 pub(crate) const MAXIMUM_THREADS: usize = 4096;
@@ -25,8 +30,10 @@ pub(crate) const MAXIMUM_THREADS: usize = 4096;
 const SLOTS: usize = 0x4000;
 /// Greatest number of entries of a robust list that are looked at, as on Linux.
 const LONGEST_ROBUST_LIST: usize = 2048;
+/// Number of times that a robust lock is tried that others change meanwhile.
+const TRIES: usize = 64;
 
-const _: () = assert!(SLOTS * 0x1_0000 - 1 <= futex::THREAD_MASK as usize);
+const _: () = assert!(SLOTS * 0x1_0000 - 1 <= number::THREAD_MASK as usize);
 const _: () = assert!(MAXIMUM_THREADS < SLOTS - MAXIMUM_WORKERS);
 
 /// The threads of a process, by slot.
@@ -110,19 +117,42 @@ pub(crate) fn living(process: &Process, number: usize) -> Result<Arc<Worker>, Er
     with_number(process, number).and_then(|thread| if thread.leaves() { Err(Errno::ESRCH) } else { Ok(thread) })
 }
 
-/// Performs the last actions of a worker or thread, while others of its process go on.
+/// Returns the worker or thread with this number as the owner of a lock, if it goes on.
+pub(crate) fn lock_owner(number: u32) -> Option<Arc<dyn LockOwner>> {
+    let process = table::find(process_of(number))?;
+    let owner = living(&process, number as usize).ok()?;
+    Some(owner)
+}
+
+/// Performs the last actions of a worker or thread, for those who go on.
+///
+/// # Cancellation
+/// Not to be dropped: others would wait for ever.
 #[doc(alias = "mm_release")]
 #[doc(alias = "CLONE_CHILD_CLEARTID")]
-pub(crate) fn depart(thread: &Worker) {
+pub(crate) async fn depart(thread: &Worker) {
+    give_up_locks(thread).await;
     let process = &thread.process;
+    let word = thread.end_word();
+    if !process.has_ended()
+        && word != 0
+        && word.is_multiple_of(4)
+        && process.space().lock().store_u32(word as u64, 0).is_ok()
+    {
+        futex::wake_one(process.space(), process.futexes(), word);
+    }
+}
+
+/// Marks the robust locks of a worker or thread as their owner's death, when it ends or executes another program.
+///
+/// # Cancellation
+/// Not to be dropped: the rest would not be marked.
+#[doc(alias = "exit_robust_list")]
+pub(crate) async fn give_up_locks(thread: &Worker) {
     let head = thread.robust_list();
     if head != 0 {
         // A list that cannot be read is its thread's own affair.
-        let _ = give_up_robust_locks(process, head, thread.thread_id());
-    }
-    let word = thread.end_word();
-    if word != 0 && word.is_multiple_of(4) && process.space().lock().store_u32(word as u64, 0).is_ok() {
-        process.futexes().wake_one(word);
+        let _ = give_up_robust_locks(&thread.process, head, thread.thread_id()).await;
     }
 }
 
@@ -133,51 +163,77 @@ fn word(process: &Process, address: usize) -> Result<usize, Errno> {
 }
 
 /// Walks the list of robust locks (the kernel's documentation of "robust futexes"): first entry, offset from an entry
-/// to its lock word, and the entry that is on its way in or out.
-#[doc(alias = "exit_robust_list")]
-fn give_up_robust_locks(process: &Process, head: usize, owner: u32) -> Result<(), Errno> {
+/// to its lock word, and the entry that is on its way in or out. The lowest bit of a word that leads to an entry says
+/// that its lock is one [with an owner](crate::process::owned_lock).
+async fn give_up_robust_locks(process: &Process, head: usize, owner: u32) -> Result<(), Errno> {
     let offset = word(process, head.wrapping_add(8))?;
-    let pending = word(process, head.wrapping_add(16))? & !1;
-    let mut entry = word(process, head)? & !1;
-    for _ in 0..LONGEST_ROBUST_LIST {
-        if entry == head {
+    let pending = word(process, head.wrapping_add(16))?;
+    let mut entry = word(process, head)?;
+    for number in 1..=LONGEST_ROBUST_LIST {
+        if entry & !1 == head {
             break;
         }
         // Read first: the next owner of the lock may change the list.
-        let next = word(process, entry)? & !1;
-        if entry != pending {
-            give_up_lock(process, entry.wrapping_add(offset), owner, false)?;
+        let next = word(process, entry & !1)?;
+        if entry & !1 != pending & !1 {
+            give_up_lock(process, entry, offset, owner, false)?;
         }
         entry = next;
+        if number % steps::ENTRIES == 0 {
+            steps::pause_at_the_end().await;
+        }
     }
-    if pending != 0 {
-        give_up_lock(process, pending.wrapping_add(offset), owner, true)?;
+    if pending & !1 != 0 {
+        give_up_lock(process, pending, offset, owner, true)?;
     }
     Ok(())
 }
 
-fn give_up_lock(process: &Process, lock: usize, owner: u32, is_pending: bool) -> Result<(), Errno> {
+fn give_up_lock(process: &Process, entry: usize, offset: usize, owner: u32, is_pending: bool) -> Result<(), Errno> {
+    let (lock, has_owner) = ((entry & !1).wrapping_add(offset), entry & 1 != 0);
     if !lock.is_multiple_of(4) {
         return Err(Errno::EINVAL);
     }
-    loop {
-        let value = process.space().lock().load_u32(lock as u64).map_err(|_| Errno::EFAULT)?;
+    let (space, own) = (process.space(), process.futexes());
+    if has_owner {
+        // Its owner does not release it by itself once there are waiters, so none can have missed a wake-up.
+        return LockWord::new(space, own, lock, false)?.owner_has_died(space, owner, lock_owner).map(drop);
+    }
+    for _ in 0..TRIES {
+        let value = space.lock().load_u32(lock as u64).map_err(|_| Errno::EFAULT)?;
         // It may have been released already, without a wake-up of its waiters.
         if is_pending && value == 0 {
-            process.futexes().wake_one(lock);
+            futex::wake_one(space, own, lock);
             return Ok(());
         }
-        if value & futex::THREAD_MASK != owner {
+        if value & number::THREAD_MASK != owner {
             return Ok(());
         }
-        let new = value & futex::WAITERS | futex::OWNER_DIED;
-        let exchanged = process.space().lock().compare_exchange_u32(lock as u64, value, new);
+        let new = value & number::WAITERS | number::OWNER_DIED;
+        let exchanged = space.lock().compare_exchange_u32(lock as u64, value, new);
         if exchanged.map_err(|_| Errno::EFAULT)?.is_ok() {
-            if value & futex::WAITERS != 0 {
-                process.futexes().wake_one(lock);
+            if value & number::WAITERS != 0 {
+                futex::wake_one(space, own, lock);
             }
             return Ok(());
         }
+    }
+    Err(Errno::EAGAIN)
+}
+
+impl LockOwner for Worker {
+    fn own_priority(&self) -> Priority {
+        self.process.standing.worth(self.process.priority_of_rank())
+    }
+
+    fn inherit(&self, priority: Priority) {
+        self.process.inherit(priority);
+        self.order_anew();
+    }
+
+    fn disinherit(&self, priority: Priority) {
+        self.process.disinherit(priority);
+        self.order_anew();
     }
 }
 
@@ -185,7 +241,7 @@ fn give_up_lock(process: &Process, lock: usize, owner: u32, is_pending: bool) ->
 mod tests {
     use abi_unix::SystemCall;
 
-    use abi_unix::types::clone as flag;
+    use abi_unix::types::{clone as flag, futex};
 
     use super::*;
     use crate::testing::{Program, run};

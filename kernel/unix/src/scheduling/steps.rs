@@ -29,7 +29,7 @@
 //! * the snapshots of processes with many calls, and `trace_read`;
 //! * the lists of processes whose budget is used up and of an epoll's ready items, which copy themselves when they
 //!   grow;
-//! * turns of the completer; lists of robust locks;
+//! * turns of the completer;
 //! * links of /proc to files in directories that are thousands deep;
 //! * skipping the gaps of a directory; cutting off files of some hundred megabytes;
 //! * the OOM killer's search, over all processes and their descriptors.
