@@ -212,8 +212,11 @@
 #define COPS_SYS_preadv2 286
 #define COPS_SYS_pwritev2 287
 #define COPS_SYS_statx 291
+#define COPS_SYS_pidfd_send_signal 424
+#define COPS_SYS_pidfd_open 434
 #define COPS_SYS_clone3 435
 #define COPS_SYS_close_range 436
+#define COPS_SYS_pidfd_getfd 438
 #define COPS_SYS_faccessat2 439
 #define COPS_SYS_epoll_pwait2 441
 #define COPS_SYS_futex_waitv 449

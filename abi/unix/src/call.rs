@@ -327,7 +327,8 @@ system_calls! {
     ExitGroup = 94 exit_group(status: Number) Never by Worker;
     /// Waits for a change of a child, and writes it as `siginfo_t`: any child (`P_ALL`), one (`P_PID`), or those of a
     /// group (`P_PGID`, 0 being the caller's). Options `WEXITED`, `WSTOPPED`, `WCONTINUED`, of which one is needed,
-    /// `WNOHANG`, and `WNOWAIT` to leave the change for another wait. There are no `P_PIDFD`: `EBADF`.
+    /// `WNOHANG`, and `WNOWAIT` to leave the change for another wait. `P_PIDFD` is the process of a descriptor; `EAGAIN`
+    /// instead of waiting if that does not wait.
     WaitIdentified = 95 waitid(kind: Number, id: Number, information: Output, options: Number, usage: Output) Possible;
     /// Chooses a 32-bit word that becomes 0, and whose futex is woken, when the calling thread ends (0: none); returns
     /// the caller's number.
@@ -642,12 +643,22 @@ system_calls! {
     WriteVectorWith = 287 pwritev2(descriptor: Descriptor, vector: Input, count: Number, offset: Number, high: Number, flags: Number) Possible;
     /// Describes the file at a path, or an open file, as `struct statx`.
     ExtendedStatus = 291 statx(directory: Descriptor, path: Path, flags: Number, mask: Number, status: Output) Never;
+    /// Sends a signal to the process of a descriptor, as `kill`, or with information (0: none), as `rt_sigqueueinfo`;
+    /// `ESRCH` if its parent has waited for it. There are no flags.
+    SignalProcessFile = 424 pidfd_send_signal(descriptor: Descriptor, signal: Number, information: Input, flags: Number) Never;
+    /// Opens a process, or one that has ended and that its parent has not waited for; the flag is `PIDFD_NONBLOCK`. The
+    /// descriptor is ready for input when the process has ended, and is closed by `execve`. `EINVAL` for the number of a
+    /// thread.
+    ProcessFile = 434 pidfd_open(process: Number, flags: Number) Never;
     /// Starts a thread or a copy of the process, as `clone`, from a `struct clone_args` of 64 bytes or more. Also has
     /// the flag `CLONE_CLEAR_SIGHAND`, with which the copy has no handlers. `EINVAL` for a stack without a length and
     /// the other way round, `E2BIG` for a longer structure with unknown parts that are not 0.
     CloneWith = 435 clone3(arguments: Input, size: Length) Never by Worker;
     /// Closes the descriptors of a range, or with `CLOSE_RANGE_CLOEXEC` lets `execve` close them.
     CloseRange = 436 close_range(first: Number, last: Number, flags: Number) Never;
+    /// Opens a file that the process of a descriptor has open; `EPERM` unless the caller may inspect the process
+    /// (`/proc`).
+    TakeFile = 438 pidfd_getfd(process: Descriptor, descriptor: Number, flags: Number) Never;
     /// Checks whether a path can be accessed, with `AT_EACCESS`, `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`.
     AccessWith = 439 faccessat2(directory: Descriptor, path: Path, mode: Number, flags: Number) Never;
     /// Waits as `epoll_pwait`, with a time limit as a `struct timespec` (0: none).

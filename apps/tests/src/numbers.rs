@@ -313,6 +313,7 @@ all_same! { SystemCall, linux_calls(), general:
     ExecuteAt __NR_execveat;
     ReadVectorWith __NR_preadv2; WriteVectorWith __NR_pwritev2; ExtendedStatus __NR_statx; CloneWith __NR_clone3;
     CloseRange __NR_close_range; AccessWith __NR_faccessat2; EpollWaitWith __NR_epoll_pwait2;
+    SignalProcessFile __NR_pidfd_send_signal; ProcessFile __NR_pidfd_open; TakeFile __NR_pidfd_getfd;
     FutexWaits __NR_futex_waitv; ChangeModeWith __NR_fchmodat2;
 }
 

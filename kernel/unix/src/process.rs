@@ -47,10 +47,12 @@ pub(crate) mod inheritance;
 mod keeper;
 pub(crate) mod lending;
 pub(crate) mod life;
+pub(crate) mod lifetime;
 pub(crate) mod limits;
 pub(crate) mod nice_values;
 pub(crate) mod oom_killer;
 pub(crate) mod owned_lock;
+pub(crate) mod process_file;
 pub(crate) mod program;
 pub(crate) mod shared;
 pub(crate) mod sightings;
@@ -112,6 +114,7 @@ use crate::process::exit_status::Ending;
 use crate::process::family::{Family, ProcessPlace};
 use crate::process::futex::Futexes;
 use crate::process::lending::ProcessMemory;
+use crate::process::lifetime::Lifetime;
 use crate::process::shared::{Shared, zeroed_frames};
 use crate::process::sightings::Sightings;
 use crate::process::signals::Signals;
@@ -341,6 +344,8 @@ pub(crate) struct Process {
     /// Slot from which on threads are the next to be [boosted](Process::boost).
     boosted: AtomicUsize,
     ending: Mutex<Option<Ending>>,
+    /// Its lifetime, for descriptors of it, once there was one.
+    lifetime: Once<Arc<Lifetime>>,
     /// The status that the first worker gave to `exit`: that of the process if no worker ends it, but all end
     /// themselves.
     first_worker_status: AtomicU8,
@@ -486,6 +491,7 @@ impl Process {
             last_worker: AtomicU64::new(0),
             boosted: AtomicUsize::new(0),
             ending: Mutex::new(None),
+            lifetime: Once::new(),
             first_worker_status: AtomicU8::new(0),
             workers: Mutex::new(Vec::new()),
             threads: Mutex::new(Threads::new()),
@@ -517,6 +523,11 @@ impl Process {
     #[inline(always)]
     pub(crate) fn space(&self) -> &Arc<Space> {
         self.address_space.space()
+    }
+
+    /// Returns its lifetime, which is made when the first descriptor of it is.
+    pub(crate) fn lifetime(&self) -> &Arc<Lifetime> {
+        self.lifetime.call_once(Arc::default)
     }
 
     /// Returns the waiters at words of its memory.

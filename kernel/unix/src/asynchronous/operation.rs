@@ -57,6 +57,9 @@ pub(crate) enum ChildAnswer {
     Information(usize),
 }
 
+/// Option of a wait for a child beside those of `waitid`: through a descriptor that does not wait.
+pub(crate) const MUST_NOT_WAIT: u32 = 1 << 16;
+
 impl ChildAnswer {
     /// Writes number and status of a child, or that there is none; returns the result of the call.
     fn write(self, process: &Process, child: Option<(u32, u32)>) -> Result<usize, Errno> {
@@ -351,10 +354,8 @@ impl Operation {
             Operation::ReadAt { .. } | Operation::WriteAt { .. } | Operation::VectorAt(_) | Operation::Long(..) => {
                 false
             }
-            Operation::Synchronise { .. }
-            | Operation::Control { .. }
-            | Operation::Sleep { .. }
-            | Operation::WaitChild { .. } => false,
+            Operation::Synchronise { .. } | Operation::Control { .. } | Operation::Sleep { .. } => false,
+            Operation::WaitChild { options, .. } => *options & MUST_NOT_WAIT != 0,
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::FutexList(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
             // They answer themselves.

@@ -9,13 +9,14 @@ use abi_unix::trace::name_words;
 use abi_unix::types::{self, process_control, wait_kind};
 use abi_unix::{Act, Errno};
 
-use crate::asynchronous::operation::{ChildAnswer, Operation};
+use crate::asynchronous::operation::{ChildAnswer, MUST_NOT_WAIT, Operation};
 use crate::calls::call::{Call, Decoded, Decoding, Pause, admitted, kept_steps};
 use crate::files::machine_end::{self, MachineEnd};
 use crate::process::exit_status::Ending;
+use crate::process::process_file::ProcessFile;
 use crate::process::program::{Execution, OpenedFile};
 use crate::process::table::Children;
-use crate::process::{Process, authority, limits, program, signal_sending, table};
+use crate::process::{Process, authority, limits, program, signal_sending, table, thread};
 
 #[inline(never)]
 pub(super) fn spawn(call: Call<'_>) -> Decoding {
@@ -99,7 +100,7 @@ pub(super) fn wait(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn wait_identified(call: Call<'_>) -> Decoding {
     let process = call.process();
-    let (id, options) = (call.signed(1), call.unsigned(3));
+    let (id, mut options) = (call.signed(1), call.unsigned(3));
     let changes = types::WEXITED | types::WUNTRACED | types::WCONTINUED;
     if options & !(changes | types::WNOHANG | types::WNOWAIT | types::WAIT_KINDS) != 0 || options & changes == 0 {
         return Err(Errno::EINVAL);
@@ -109,12 +110,48 @@ pub(super) fn wait_identified(call: Call<'_>) -> Decoding {
         wait_kind::PROCESS if id > 0 => Children::One(id as u32),
         wait_kind::GROUP if id == 0 => Children::Group(process.group()),
         wait_kind::GROUP if id > 0 => Children::Group(id as u32),
-        // No descriptor is a process's.
-        wait_kind::DESCRIPTOR if id >= 0 => return Err(Errno::EBADF),
+        wait_kind::DESCRIPTOR if id >= 0 => {
+            let file = process.descriptors.lock().get(id as usize)?.clone();
+            if file.is_non_blocking() {
+                options |= MUST_NOT_WAIT;
+            }
+            let of_process = file.as_kind::<ProcessFile>().ok_or(Errno::EBADF)?;
+            Children::One(of_process.number().map_err(|_| Errno::ECHILD)?)
+        }
         _ => return Err(Errno::EINVAL),
     };
     let (parent, answer) = (process.id, ChildAnswer::Information(call.address(2)));
     Ok(Operation::WaitChild { parent, which, answer, options, usage: call.address(4) }.into())
+}
+
+/// Performs `pidfd_open`.
+#[inline(never)]
+pub(super) fn open_process(call: Call<'_>) -> Decoding {
+    let (process, flags) = (call.admitted()?, call.unsigned(1));
+    let id = u32::try_from(call.signed(0)).ok().filter(|id| *id != 0).ok_or(Errno::EINVAL)?;
+    if flags & !types::open::NONBLOCK != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if thread::process_of(id) != id && thread::lock_owner(id).is_some() {
+        // A descriptor is that of a process.
+        return Err(Errno::EINVAL);
+    }
+    let file = ProcessFile::of(id, &process.account, flags != 0)?;
+    process.descriptors.lock().add(file, true, 0).map(Into::into)
+}
+
+/// Performs `pidfd_getfd`.
+#[inline(never)]
+pub(super) fn take_file(call: Call<'_>) -> Decoding {
+    let process = call.admitted()?;
+    if call.unsigned(2) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let file = call.file(0)?;
+    let from = file.as_kind::<ProcessFile>().ok_or(Errno::EBADF)?.process()?.ok_or(Errno::ESRCH)?;
+    authority::permit_towards(process, &from, Act::Inspect)?;
+    let taken = from.descriptors.lock().get(call.descriptor(1)?)?.clone();
+    process.descriptors.lock().add(taken, true, 0).map(Into::into)
 }
 
 #[inline(never)]

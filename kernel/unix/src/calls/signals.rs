@@ -9,6 +9,7 @@ use filesystem::Access;
 
 use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause};
 use crate::files::file::{self, OpenFile};
+use crate::process::process_file::ProcessFile;
 use crate::process::signal_file::SignalFile;
 use crate::process::signals::{Combination, SignalWait};
 use crate::process::user::read_time;
@@ -214,6 +215,32 @@ fn information(call: &Call<'_>, argument: usize, signal: Signal, process: &Proce
 pub(super) fn queue(call: Call<'_>) -> Decoding {
     let (process, signal) = (process_of(&call, 0)?, call.signal_or_none(1)?);
     let sent = signal.map(|signal| information(&call, 2, signal, &process)).transpose()?;
+    signal_sending::send(call.process(), &process, None, sent).map(Into::into)
+}
+
+/// Performs `pidfd_send_signal`. A zombie exists, and the signal has no effect.
+#[inline(never)]
+pub(super) fn send_to_process_file(call: Call<'_>) -> Decoding {
+    let (file, signal) = (call.file(0)?, call.signal_or_none(1)?);
+    if call.unsigned(3) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let Some(process) = file.as_kind::<ProcessFile>().ok_or(Errno::EBADF)?.process()? else { return Ok(0.into()) };
+    let own = || {
+        let details = Details::Sender { process: call.process().id, user: 0, value: 0 };
+        signal.map(|signal| Information { signal, code: code::USER, details })
+    };
+    let sent = match call.address(2) {
+        0 => own(),
+        address => {
+            let mut number = [0; 4];
+            call.process().copy_in(address, &mut number)?;
+            if u32::from_le_bytes(number) != call.unsigned(1) {
+                return Err(Errno::EINVAL);
+            }
+            signal.map(|signal| information(&call, 2, signal, &process)).transpose()?
+        }
+    };
     signal_sending::send(call.process(), &process, None, sent).map(Into::into)
 }
 

@@ -46,7 +46,12 @@ pub(super) fn clone(call: Call<'_>) -> Decoding {
     if flags >> 32 != 0 {
         return Err(Errno::ENOSYS);
     }
-    let words = Words { flags: flags as u64, parent, child };
+    let flags = flags as u64;
+    // One address for both; and a descriptor for what cannot be waited for.
+    if flags & flag::PIDFD != 0 && flags & (flag::PARENT_SETTID | flag::DETACHED) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let words = Words { flags, parent, child, descriptor: parent };
     start(call, Start { words, stack: stack as u64, thread_pointer: thread_pointer as u64 })
 }
 
@@ -72,7 +77,8 @@ pub(super) fn clone_with(call: Call<'_>) -> Decoding {
         return Err(Errno::EPERM);
     }
     let (parent, child) = (arguments.parent as usize, arguments.child as usize);
-    let words = Words { flags: flags | exit_signal, parent, child };
+    let descriptor = arguments.process_descriptor as usize;
+    let words = Words { flags: flags | exit_signal, parent, child, descriptor };
     start(call, Start { words, stack: end, thread_pointer: arguments.thread_pointer })
 }
 

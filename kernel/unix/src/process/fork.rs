@@ -33,6 +33,7 @@ use crate::process::beginnings::Beginning;
 use crate::process::exit_status::Ending;
 use crate::process::family::ProcessPlace;
 use crate::process::lending::{KEPT_OF_A_LENDER, ProcessMemory};
+use crate::process::process_file::ProcessFile;
 use crate::process::shared::Shared;
 use crate::process::user::map_error;
 use crate::process::worker::{Attention, Worker};
@@ -43,6 +44,7 @@ use crate::scheduling::{steps, stretch};
 pub(crate) const FLAGS: u64 = flag::SIGNAL
     | flag::VM
     | flag::VFORK
+    | flag::PIDFD
     | flag::SETTLS
     | flag::PARENT_SETTID
     | flag::CHILD_SETTID
@@ -59,6 +61,8 @@ pub(crate) struct Words {
     pub parent: usize,
     /// Address for it in the child, and of the word that becomes 0 at the end of its first worker.
     pub child: usize,
+    /// Address for a descriptor of the child in the parent.
+    pub(crate) descriptor: usize,
 }
 
 /// A process that a worker wants to start: its first registers, and words of the call.
@@ -189,12 +193,35 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     child.set_no_terminal(process.has_no_terminal());
     child.dump.inherit(&process.dump);
     child.set_class_and_nice(|_| Ok(process.class_and_nice().of_a_child()))?;
-    let started = start(parent, &child, copied);
+    let descriptor = match copied.words.flags & flag::PIDFD {
+        0 => Ok(None),
+        _ => open_child(process, &child, copied.words.descriptor).map(Some),
+    };
+    let started = descriptor.and_then(|descriptor| {
+        start(parent, &child, copied).inspect_err(|_| {
+            let closed = descriptor.map(|descriptor| process.descriptors.lock().remove(descriptor));
+            drop(closed);
+        })
+    });
     if let Err(error) = started {
         table::discard(&child);
         return Err(error);
     }
     Ok(child)
+}
+
+/// Gives a process a descriptor of its child, and tells it at an address.
+#[doc(alias = "CLONE_PIDFD")]
+fn open_child(process: &Process, child: &Arc<Process>, address: usize) -> Result<usize, Errno> {
+    let file = ProcessFile::of_a_child(child, &process.account)?;
+    let descriptor = process.descriptors.lock().add(file, true, 0)?;
+    let told = process.copy_out(address, &(descriptor as u32).to_le_bytes());
+    if let Err(error) = told {
+        let closed = process.descriptors.lock().remove(descriptor);
+        drop(closed);
+        return Err(error);
+    }
+    Ok(descriptor)
 }
 
 /// Lets the work pause between two parts, and admits the process again.
@@ -577,7 +604,7 @@ mod tests {
             }
             let numbered = flag::Arguments { numbers: place as u64, number_count: 1, ..good };
             assert_eq!(call(numbered, flag::Arguments::SIZE), Err(Errno::EPERM));
-            for flags in [flag::PIDFD, flag::VM, flag::FILES, 1 << 33] {
+            for flags in [flag::VM, flag::FILES, 1 << 33] {
                 assert_eq!(call(flag::Arguments { flags, ..good }, 64), Err(Errno::ENOSYS), "{flags:#x}");
             }
             assert_eq!(call(good, 63), Err(Errno::EINVAL));
@@ -620,7 +647,7 @@ mod tests {
             let child = program.spawn(|program| {
                 let process = program.process();
                 let worker = process.workers.lock().first().cloned().unwrap();
-                let words = Words { flags: 0, parent: 0, child: 0 };
+                let words = Words { flags: 0, parent: 0, child: 0, descriptor: 0 };
                 let mut call = Box::pin(fork(worker, Box::new(UserContext::new(0, 0)), words));
                 let mut in_place = Context::from_waker(steps::IN_PLACE);
                 assert!(call.as_mut().poll(&mut in_place).is_pending());

@@ -204,6 +204,10 @@ impl Process {
         // Taken out of the lock before they are woken.
         let (mut waiters, is_orphaned) = table::unregister(self, ending, ticks);
         waiters.wake_all();
+        // The zombie has it by now, if there is one.
+        if let Some(lifetime) = self.lifetime.get() {
+            lifetime.ends();
+        }
         if is_orphaned {
             signal_sending::wake_orphans(self.group()).await;
         }

@@ -8,7 +8,7 @@
 //! groups and sessions change, so that the question costs no search.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
@@ -22,6 +22,7 @@ use crate::observing::counters;
 use crate::process::accounts::MAXIMUM_PROCESSES;
 use crate::process::exit_status::Ending;
 use crate::process::family::ProcessPlace;
+use crate::process::lifetime::Lifetime;
 use crate::process::{FIRST, Group, Process};
 use crate::scheduling::Pace;
 use crate::scheduling::steps::{self, Ends};
@@ -41,6 +42,7 @@ enum ProcessEntry {
         group: Group,
         ending: Ending,
         ticks: u64,
+        lifetime: Option<Arc<Lifetime>>,
         _place: Option<ProcessPlace>,
     },
 }
@@ -183,8 +185,12 @@ impl ProcessTable {
 
     /// Removes a zombie.
     fn bury(&mut self, id: u32) -> Option<(Ending, u64)> {
-        let Some(ProcessEntry::Zombie { group, ending, ticks, .. }) = self.entries.remove(&id) else { return None };
+        let removed = self.entries.remove(&id);
+        let Some(ProcessEntry::Zombie { group, ending, ticks, lifetime, .. }) = removed else { return None };
         self.quit(id, group);
+        if let Some(lifetime) = lifetime {
+            lifetime.is_over();
+        }
         counters::uncount(Counter::Processes);
         Some((ending, ticks))
     }
@@ -353,20 +359,27 @@ impl ProcessTable {
         };
         if self.leave_indexes(process) {
             if !keeps_zombies {
-                self.entries.remove(&process.id);
-                self.quit(process.id, group);
-                counters::uncount(Counter::Processes);
+                self.leaves_nothing(process, group);
                 return self.waiters.remove(&parent).unwrap_or_default();
             }
             let _place = process.family.place.lock().take();
+            let lifetime = process.lifetime.get().cloned();
             self.ended.insert((parent, group.group, process.id));
-            self.entries.insert(process.id, ProcessEntry::Zombie { group, ending, ticks, _place });
+            self.entries.insert(process.id, ProcessEntry::Zombie { group, ending, ticks, lifetime, _place });
             self.waiters.remove(&parent).unwrap_or_default()
         } else {
-            self.entries.remove(&process.id);
-            self.quit(process.id, group);
-            counters::uncount(Counter::Processes);
+            self.leaves_nothing(process, group);
             Waiters::default()
+        }
+    }
+
+    /// Forgets a process that no parent waits for.
+    fn leaves_nothing(&mut self, process: &Process, group: Group) {
+        self.entries.remove(&process.id);
+        self.quit(process.id, group);
+        counters::uncount(Counter::Processes);
+        if let Some(lifetime) = process.lifetime.get() {
+            lifetime.is_over();
         }
     }
 }
@@ -435,6 +448,17 @@ pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
     match TABLE.lock().entries.get(&id) {
         Some(ProcessEntry::Alive(process)) => Some(process.clone()),
         _ => None,
+    }
+}
+
+/// Returns the lifetime of a process or zombie, and the process if it lives.
+pub(super) fn lifetime_of(id: u32) -> Option<(Arc<Lifetime>, Weak<Process>)> {
+    match TABLE.lock().entries.get_mut(&id)? {
+        ProcessEntry::Alive(process) => Some((process.lifetime().clone(), Arc::downgrade(process))),
+        ProcessEntry::Zombie { lifetime, .. } => {
+            let lifetime = lifetime.get_or_insert_with(|| Arc::new(Lifetime::of_the_ended()));
+            Some((lifetime.clone(), Weak::new()))
+        }
     }
 }
 
