@@ -207,6 +207,7 @@
 #define COPS_SYS_getrandom 278
 #define COPS_SYS_memfd_create 279
 #define COPS_SYS_execveat 281
+#define COPS_SYS_membarrier 283
 #define COPS_SYS_mlock2 284
 #define COPS_SYS_copy_file_range 285
 #define COPS_SYS_preadv2 286

@@ -631,6 +631,10 @@ system_calls! {
     /// `AT_EMPTY_PATH` and an empty path by an open file. The interpreter of a script finds it under `/dev/fd`, so it
     /// is `ENOENT` if its descriptor is closed by `execve`. `EINVAL` for other flags.
     ExecuteAt = 281 execveat(directory: Descriptor, path: Path, arguments: Input, environment: Input, flags: Number) Never by Worker;
+    /// Orders the accesses to memory of the harts of this process (`MEMBARRIER_CMD_PRIVATE_EXPEDITED`), with their
+    /// fetches of instructions (`…_SYNC_CORE`), or of all (`GLOBAL`); the first two need their registration (`EPERM`).
+    /// `QUERY` tells the commands that there are, `GET_REGISTRATIONS` those for which the process has registered.
+    MemoryBarrier = 283 membarrier(command: Number, flags: Number, hart: Number) Never by Worker;
     /// Keeps a range of memory in memory, as `mlock`; the flag `MLOCK_ONFAULT` has no effect.
     LockMemoryWith = 284 mlock2(address: Number, size: Length, flags: Number) Never;
     /// Copies bytes of a regular file to a place in a regular file. The places are moved on; if the address of one is

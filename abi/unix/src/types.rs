@@ -674,6 +674,24 @@ pub mod memory_synchronisation {
     pub const SYNC: u32 = 4;
 }
 
+/// Commands of `membarrier`.
+pub mod memory_barrier {
+    /// `MEMBARRIER_CMD_QUERY`.
+    pub const QUERY: u32 = 0;
+    /// `MEMBARRIER_CMD_GLOBAL`.
+    pub const GLOBAL: u32 = 1;
+    /// `MEMBARRIER_CMD_PRIVATE_EXPEDITED`.
+    pub const PRIVATE: u32 = 8;
+    /// `MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED`.
+    pub const REGISTER_PRIVATE: u32 = 16;
+    /// `MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE`.
+    pub const PRIVATE_INSTRUCTIONS: u32 = 32;
+    /// `MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE`.
+    pub const REGISTER_PRIVATE_INSTRUCTIONS: u32 = 64;
+    /// `MEMBARRIER_CMD_GET_REGISTRATIONS`.
+    pub const REGISTRATIONS: u32 = 512;
+}
+
 /// Flags of `mlock2` and `mlockall`.
 #[allow(missing_docs)]
 pub mod memory_lock {

@@ -272,6 +272,8 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         SystemCall::Kill | SystemCall::KillThread | SystemCall::SignalQueue => {
             arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX])
         }
+        // The descriptor can be one of this program.
+        SystemCall::SignalProcessFile => arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX]),
         SystemCall::KillThreadOf | SystemCall::SignalQueueThread => {
             arguments[2] = random.of(&[0, 65, 1 << 20, usize::MAX])
         }

@@ -715,6 +715,24 @@ const SCRIPTS: &[Script] = scripts![
         let word = state.put(0, &[5]);
         with([word, futex::CMP_REQUEUE as usize, 1, 1, word + 8, 5])
     }, nothing;
+    Futex "changes and wakes": |state| {
+        let word = state.put(0, &[5]);
+        with([word, futex::WAKE_OP as usize, 1, 1, word + 8, 0])
+    }, nothing;
+    Futex "locks": |state| with([state.put(0, &[0]), futex::LOCK as usize, 0, 0]), nothing;
+    FutexWaits "until a time": |state| {
+        let (words, time) = (waited_words(state), state.put_time(1_000_000));
+        with([words, 2, 0, time, clock::MONOTONIC as usize])
+    }, nothing;
+    FutexWaits "without end" waits: |state| with([waited_words(state), 2, 0, 0, 0]), nothing;
+    MemoryBarrier "": |_| with([1, 0, 0]), nothing;
+    ProcessFile "": |_| with([system::process::number() as usize, 0]), close;
+    SignalProcessFile "": |state| with([process_file(state)?, 0, 0, 0]), nothing;
+    TakeFile "": |state| with([process_file(state)?, 1, 0]), close;
+    FileControl "makes a pipe larger": |state| {
+        let (reader, _) = state.pipe(0)?;
+        with([reader, control::SET_CAPACITY as usize, 1 << 20])
+    }, nothing;
     SetRobustList "": |_| with([0, futex::ROBUST_HEAD]), nothing;
     GetRobustList "": |state| with([0, state.at(OUTPUT), state.at(OUTPUT + 8)]), nothing;
     Sleep "": |state| with([state.put_time(1_000_000), 0]), nothing;
@@ -995,6 +1013,19 @@ const SCRIPTS: &[Script] = scripts![
     }, nothing;
     KernelSide "": |_| with([0]), nothing;
 ];
+
+/// Stores two words for `futex_waitv`, and returns the address of their list.
+fn waited_words(state: &mut State) -> usize {
+    let word = state.put(OUTPUT, &[5, 5]);
+    let flags = (futex::SIZE_U32 | futex::PRIVATE) as usize;
+    state.put(0, &[5, word, flags, 5, word + 8, flags])
+}
+
+/// Opens this process.
+fn process_file(state: &mut State) -> Result<usize, Errno> {
+    let file = call(SystemCall::ProcessFile, [system::process::number() as usize, 0, 0, 0, 0, 0])?;
+    Ok(state.keep(Descriptor::from_result(file)))
+}
 
 /// Calls that change the process: each is made in a process of its own.
 const CHANGES: &[Script] = scripts![

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use abi_unix::types::{WNOHANG, clone, signal};
+use abi_unix::types::{WEXITED, WNOHANG, clone, signal};
 use abi_unix::{Counter, Errno, SystemCall};
 use cops::{system, thread};
 
@@ -92,6 +92,60 @@ pub async fn copies_of_clone3_begin_without_handlers() -> Outcome {
     for flags in [17, clone::VM, clone::PIDFD, clone::THREAD, 1 << 33] {
         check!(fork_with(flags, || 0).is_err(), "{flags:#x}");
     }
+    Ok(())
+}
+
+/// A copy of `clone3` with a descriptor, as Go starts processes: the descriptor is watched, sends a signal, and is
+/// waited for.
+pub async fn descriptors_of_copies_tell_their_ends() -> Outcome {
+    let own = system::process::number() as usize;
+    for flags in [clone::PIDFD, clone::PIDFD | clone::VM | clone::VFORK] {
+        let waits = flags & clone::VM == 0;
+        let mut descriptor = u32::MAX;
+        let arguments = clone::Arguments {
+            flags,
+            process_descriptor: &raw mut descriptor as u64,
+            exit_signal: signal::CHLD.into(),
+            ..Default::default()
+        };
+        let arguments = arguments.to_bytes();
+        let child = must!(call(SystemCall::CloneWith, [&raw const arguments as usize, arguments.len(), 0, 0, 0, 0]));
+        if child == 0 {
+            while waits {
+                thread::yield_now();
+            }
+            let _ = call(SystemCall::ExitGroup, [3, 0, 0, 0, 0, 0]);
+        }
+        // SAFETY: the kernel has stored it.
+        let file = unsafe { (&raw const descriptor).read_volatile() };
+        let file = system::Descriptor::from_result(file as usize);
+        let raw = file.raw() as usize;
+        let poll = [file.raw() as u32, 1];
+        let (now, poll_at) = ([0u64; 2], &raw const poll as usize);
+        let events = call(SystemCall::Poll, [poll_at, 1, &raw const now as usize, 0, 0, 0]);
+        check_eq!(events, Ok(usize::from(!waits)));
+        if waits {
+            check_eq!(call(SystemCall::SignalProcessFile, [raw, signal::KILL as usize, 0, 0, 0, 0]), Ok(0));
+            check_eq!(call(SystemCall::Poll, [poll_at, 1, 0, 0, 0, 0]), Ok(1));
+        }
+        let mut information = [0u32; 32];
+        let wait = [3, raw, &raw mut information as usize, WEXITED as usize, 0, 0];
+        check_eq!(call(SystemCall::WaitIdentified, wait), Ok(0));
+        // SAFETY: as above.
+        let information = unsafe { (&raw const information).read_volatile() };
+        check_eq!(information[4] as usize, child);
+        check_eq!((information[2], information[6]), if waits { (2, signal::KILL) } else { (1, 3) });
+        check_eq!(call(SystemCall::WaitIdentified, wait), Err(Errno::ECHILD));
+        check_eq!(call(SystemCall::SignalProcessFile, [raw, 0, 0, 0, 0, 0]), Err(Errno::ESRCH));
+    }
+    // One's own, by its number, from which a file is taken.
+    let file = system::Descriptor::from_result(must!(call(SystemCall::ProcessFile, [own, 0, 0, 0, 0, 0])));
+    let (reader, writer) = must!(system::file::pipe(0));
+    let taken = call(SystemCall::TakeFile, [file.raw() as usize, writer.raw() as usize, 0, 0, 0, 0]);
+    let taken = system::Descriptor::from_result(must!(taken));
+    drop(writer);
+    check_eq!(system::file::write(taken.raw(), b"x"), Ok(1));
+    check_eq!(system::file::read(reader.raw(), &mut [0; 1]), Ok(1));
     Ok(())
 }
 

@@ -233,6 +233,29 @@ pub async fn calls() -> Outcome {
         (Residence, &[0x10_0000_0000, 4096, buffer], &[ENOMEM]),
         (Residence, &[0x10_0000_0000, minus_one, buffer], &[ENOMEM]),
         (FlushInstructions, &[0, 0, 2], &[EINVAL]),
+        (MemoryBarrier, &[8, 0, 0], &[EPERM]),
+        (MemoryBarrier, &[0, 1, 0], &[EINVAL]),
+        (MemoryBarrier, &[3, 0, 0], &[EINVAL]),
+        (FutexWaits, &[buffer, 0, 0, 0, 0], &[EINVAL]),
+        (FutexWaits, &[buffer, 129, 0, 0, 0], &[EINVAL]),
+        (FutexWaits, &[buffer, 1, 1, 0, 0], &[EINVAL]),
+        (FutexWaits, &[0, 1, 0, 0, 0], &[EINVAL]),
+        (Futex, &[buffer + 1, futex::LOCK as usize, 0, 0, 0, 0], &[EINVAL]),
+        (Futex, &[buffer, futex::UNLOCK as usize, 0, 0, 0, 0], &[EPERM]),
+        (Futex, &[buffer, futex::WAKE_OP as usize, 1, 1, buffer, 7 << 28], &[ENOSYS]),
+        (ProcessFile, &[0, 0], &[EINVAL]),
+        (ProcessFile, &[minus_one, 0], &[EINVAL]),
+        (ProcessFile, &[99_999, 0], &[ESRCH]),
+        (ProcessFile, &[1, 1], &[EINVAL]),
+        (SignalProcessFile, &[file, 0, 0, 0], &[EBADF]),
+        (SignalProcessFile, &[CLOSED, 0, 0, 0], &[EBADF]),
+        (TakeFile, &[file, 0, 0], &[EBADF]),
+        (TakeFile, &[CLOSED, 0, 0], &[EBADF]),
+        (TakeFile, &[file, 0, 1], &[EINVAL]),
+        (FileControl, &[file, 1031, 4096], &[EBADF]),
+        (FileControl, &[file, 1032, 0], &[EBADF]),
+        (FileControl, &[reader, 1031, (1 << 20) + 1], &[EPERM]),
+        (FileControl, &[reader, 1031, 1 << 31 | 1], &[EINVAL]),
         (SynchroniseRange, &[reader, 0, 0, 0], &[ESPIPE]),
         (SynchroniseRange, &[file, 0, 0, 8], &[EINVAL]),
         (SynchroniseRange, &[file, minus_one, 0, 0], &[EINVAL]),
@@ -630,6 +653,8 @@ pub async fn addresses() -> Outcome {
     let (processes, own) = (subject::PROCESSES as usize, system::process::number() as usize);
     let timer_descriptor = system::Descriptor::from_result(must!(call(TimerFile, &[monotonic, 0])));
     let timer_file = number(&timer_descriptor);
+    let process_descriptor = system::Descriptor::from_result(must!(call(ProcessFile, &[own, 0])));
+    let process_file = number(&process_descriptor);
     must!(call(TimerCreate, &[monotonic, 0, buffer]));
     let timer = usize::from(things.buffer[0]);
     let notification = timer::Notification { value: 0, signal: 10, kind: timer::Notification::NONE, thread: 0 };
@@ -712,6 +737,9 @@ pub async fn addresses() -> Outcome {
         (GetCapabilities, &[header, buffer]),
         (SetCapabilities, &[header, buffer]),
         (Futex, &[list, futex::WAIT as usize, 0, buffer, 0, 0]),
+        (Futex, &[list, futex::LOCK as usize, 0, buffer, 0, 0]),
+        (FutexWaits, &[list, 1, 0, list, monotonic]),
+        (SignalProcessFile, &[process_file, signal::WINCH as usize, buffer, 0]),
         (GetRobustList, &[0, buffer, buffer]),
         (Sleep, &[buffer, 0]),
         (SleepOn, &[monotonic, 0, buffer, 0]),

@@ -203,6 +203,9 @@ const TESTS: &[Test] = tests![
     thread::local_values_and_registers;
     thread::futexes_wake_the_chosen_waiters;
     thread::the_end_of_a_thread_is_told_at_its_words;
+    thread::locks_with_owners_keep_threads_apart;
+    thread::a_killed_process_passes_its_locks_on;
+    thread::a_barrier_on_one_side_is_a_barrier_on_both;
     thread::a_thousand_at_once;
     thread::thousands_one_after_the_other;
     thread::ends_with_threads_in_flight;
@@ -279,6 +282,7 @@ const TESTS: &[Test] = tests![
     edges::a_handler_takes_itself_away;
     fork::copies_of_clone3_begin_without_handlers;
     fork::children_of_vfork_use_their_parent_s_memory_until_they_execute;
+    fork::descriptors_of_copies_tell_their_ends;
     fork::copies_see_no_later_writes_of_each_other;
     fork::the_kernel_writes_to_the_copy_of_its_caller;
     fork::threads_write_while_their_process_is_copied;

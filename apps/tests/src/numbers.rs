@@ -166,6 +166,19 @@ same! { types::futex, general:
     OP_CMP_LT FUTEX_OP_CMP_LT; OP_CMP_LE FUTEX_OP_CMP_LE; OP_CMP_GT FUTEX_OP_CMP_GT; OP_CMP_GE FUTEX_OP_CMP_GE;
     SIZE_U32 FUTEX2_SIZE_U32; SIZE_MASK FUTEX2_SIZE_MASK; WAITV_MAX FUTEX_WAITV_MAX;
 }
+const _: () = {
+    use general::membarrier_cmd as linux;
+    use types::memory_barrier as ours;
+    assert!(ours::QUERY == linux::MEMBARRIER_CMD_QUERY as u32);
+    assert!(ours::GLOBAL == linux::MEMBARRIER_CMD_GLOBAL as u32);
+    assert!(ours::PRIVATE == linux::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32);
+    assert!(ours::REGISTER_PRIVATE == linux::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED as u32);
+    assert!(ours::PRIVATE_INSTRUCTIONS == linux::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32);
+    assert!(
+        ours::REGISTER_PRIVATE_INSTRUCTIONS == linux::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32
+    );
+    assert!(ours::REGISTRATIONS == linux::MEMBARRIER_CMD_GET_REGISTRATIONS as u32);
+};
 same! { types::epoll, general:
     CTL_ADD EPOLL_CTL_ADD; CTL_DEL EPOLL_CTL_DEL; CTL_MOD EPOLL_CTL_MOD; IN EPOLLIN; PRI EPOLLPRI;
     OUT EPOLLOUT; ERR EPOLLERR; HUP EPOLLHUP; NVAL EPOLLNVAL; RDNORM EPOLLRDNORM; WRNORM EPOLLWRNORM;
@@ -313,7 +326,7 @@ all_same! { SystemCall, linux_calls(), general:
     ExecuteAt __NR_execveat;
     ReadVectorWith __NR_preadv2; WriteVectorWith __NR_pwritev2; ExtendedStatus __NR_statx; CloneWith __NR_clone3;
     CloseRange __NR_close_range; AccessWith __NR_faccessat2; EpollWaitWith __NR_epoll_pwait2;
-    SignalProcessFile __NR_pidfd_send_signal; ProcessFile __NR_pidfd_open; TakeFile __NR_pidfd_getfd;
+    MemoryBarrier __NR_membarrier; SignalProcessFile __NR_pidfd_send_signal; ProcessFile __NR_pidfd_open; TakeFile __NR_pidfd_getfd;
     FutexWaits __NR_futex_waitv; ChangeModeWith __NR_fchmodat2;
 }
 

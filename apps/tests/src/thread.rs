@@ -3,15 +3,16 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
-use abi_unix::types::{TimeSpec, clock, clone, futex, signal};
+use abi_unix::types::{TimeSpec, clock, clone, futex, mapping, memory_barrier, signal};
 use abi_unix::{Counter, Errno, SystemCall};
 use cops::process::Ending;
 use cops::system;
 use cops::thread::{self, Builder, Condvar, LocalKey, Mutex};
 use cops::time::{Duration, Instant};
 
+use crate::fork;
 use crate::harness::{self, LIMIT, Outcome, call, counter};
 use crate::{check, check_eq, must};
 
@@ -75,8 +76,16 @@ pub async fn illegal_calls() -> Outcome {
         (here, futex::REQUEUE, [1, usize::MAX, here, 0], EINVAL),
         (here, futex::CMP_REQUEUE, [1, 1, here, 6], EAGAIN),
         (here, 2, [0; 4], ENOSYS),
-        (here, 5, [0; 4], ENOSYS),
-        (here, 6, [0; 4], ENOSYS),
+        (here, futex::WAKE_OP, [1, 1, KERNEL, 0], EFAULT),
+        (here, futex::WAKE_OP, [1, 1, here + 1, 0], EINVAL),
+        (here, futex::WAKE_OP, [1, 1, here, 5 << 28], ENOSYS),
+        (here, futex::WAKE_OP, [1, 1, here, 6 << 24], ENOSYS),
+        (here, futex::LOCK | real_time, [0; 4], ENOSYS),
+        (here, futex::UNLOCK, [0; 4], EPERM),
+        (here + 1, futex::LOCK, [0; 4], EINVAL),
+        (KERNEL, futex::TRY_LOCK, [0; 4], EFAULT),
+        (here, 11, [0; 4], ENOSYS),
+        (here, 12, [0; 4], ENOSYS),
         (here, 77, [0; 4], ENOSYS),
         (here, u32::MAX, [0; 4], ENOSYS),
     ] {
@@ -325,6 +334,141 @@ pub async fn the_end_of_a_thread_is_told_at_its_words() -> Outcome {
         check!(start.elapsed() < LIMIT, "the lock has {:#x}", lock.load(Ordering::Relaxed));
         let _ = system::thread::futex_wait(lock, lock.load(Ordering::Relaxed), Some(1_000_000));
     }
+    Ok(())
+}
+
+/// Takes a lock with an owner as a C library does: by itself if it is free.
+fn lock(word: &AtomicU32) -> Result<(), Errno> {
+    let own = system::thread::current();
+    match word.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed) {
+        Ok(_) => Ok(()),
+        Err(_) => futex_call(address(word), futex::LOCK | futex::PRIVATE, [0; 4]).map(drop),
+    }
+}
+
+fn unlock(word: &AtomicU32) -> Result<(), Errno> {
+    let own = system::thread::current();
+    match word.compare_exchange(own, 0, Ordering::Release, Ordering::Relaxed) {
+        Ok(_) => Ok(()),
+        Err(_) => futex_call(address(word), futex::UNLOCK | futex::PRIVATE, [0; 4]).map(drop),
+    }
+}
+
+pub async fn locks_with_owners_keep_threads_apart() -> Outcome {
+    const TURNS: u64 = 1000;
+    const THREADS: u64 = 6;
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    // Changed by a load and a store, which the lock must keep together.
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut running = Vec::new();
+    for _ in 0..THREADS {
+        running.push(must!(thread::spawn(|| -> Result<(), Errno> {
+            for turn in 0..TURNS {
+                lock(&WORD)?;
+                let before = COUNT.load(Ordering::Relaxed);
+                if turn % 64 == 0 {
+                    thread::yield_now();
+                }
+                COUNT.store(before + 1, Ordering::Relaxed);
+                unlock(&WORD)?;
+            }
+            Ok(())
+        })));
+    }
+    for thread in running {
+        check_eq!(thread.join(), Ok(()));
+    }
+    check_eq!((COUNT.load(Ordering::Relaxed), WORD.load(Ordering::Relaxed)), (THREADS * TURNS, 0));
+    Ok(())
+}
+
+/// A process that is killed passes on the locks of its robust lists that lie in memory of others: one with an owner to
+/// its waiter, the other marked for the one that it wakes.
+pub async fn a_killed_process_passes_its_locks_on() -> Outcome {
+    let flags = (mapping::SHARED | mapping::ANONYMOUS) as usize;
+    let memory = must!(call(SystemCall::Map, [0, 4096, 3, flags, usize::MAX, 0]));
+    // SAFETY: the mapping is aligned, zeros, and stays for ever.
+    let words = unsafe { &*(memory as *const [AtomicUsize; 16]) };
+    // SAFETY: as above; nothing else uses these words.
+    let lock_at = move |index: usize| unsafe { &*((memory + 8 * index) as *const AtomicU32) };
+    // The head (first, offset, pending), and two entries of a link and a lock.
+    let (head, usual, owned) = (memory, memory + 32, memory + 64);
+    for (index, value) in [(0, usual), (1, 8), (2, 0), (4, owned | 1), (8, head)] {
+        words[index].store(value, Ordering::Relaxed);
+    }
+    let (usual, owned) = (lock_at(5), lock_at(9));
+    let child = must!(fork::fork(|| {
+        let own = system::thread::current();
+        usual.store(own | futex::WAITERS, Ordering::Relaxed);
+        if futex_call(address(owned), futex::LOCK, [0; 4]) != Ok(0)
+            || call(SystemCall::SetRobustList, [head, futex::ROBUST_HEAD, 0, 0, 0, 0]) != Ok(0)
+        {
+            return 1;
+        }
+        words[15].store(1, Ordering::Release);
+        loop {
+            thread::yield_now();
+        }
+    }));
+    let start = Instant::now();
+    while words[15].load(Ordering::Acquire) == 0 {
+        check!(start.elapsed() < LIMIT);
+        thread::yield_now();
+    }
+    let waiter = must!(thread::spawn(move || {
+        let usual = usual.load(Ordering::Relaxed);
+        let result = futex_call(memory + 40, futex::WAIT, [usual as usize, 0, 0, 0]);
+        (result, lock_at(5).load(Ordering::Relaxed))
+    }));
+    let second = must!(thread::spawn(move || {
+        let result = futex_call(memory + 72, futex::LOCK, [0; 4]);
+        (result, lock_at(9).load(Ordering::Relaxed) & !futex::WAITERS == system::thread::current() | futex::OWNER_DIED)
+    }));
+    thread::sleep(Duration::from_millis(5));
+    must!(call(SystemCall::Kill, [child, signal::KILL as usize, 0, 0, 0, 0]));
+    check_eq!(second.join(), (Ok(0), true));
+    let (result, value) = waiter.join();
+    check!(matches!(result, Ok(0) | Err(Errno::EAGAIN)), "{result:?}");
+    check_eq!(value, futex::WAITERS | futex::OWNER_DIED);
+    check_eq!(must!(fork::status_of(child)), 0x100 | signal::KILL);
+    Ok(())
+}
+
+/// Two threads store to a word each and load the other's; one has a fence made on the other's hart, which has none.
+pub async fn a_barrier_on_one_side_is_a_barrier_on_both() -> Outcome {
+    const ROUNDS: u32 = 200;
+    static WORDS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+    static FOUND: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+    static ROUND: AtomicU32 = AtomicU32::new(0);
+    static DONE: AtomicU32 = AtomicU32::new(0);
+    let barrier = |command: u32| call(SystemCall::MemoryBarrier, [command as usize, 0, 0, 0, 0, 0]);
+    must!(barrier(memory_barrier::REGISTER_PRIVATE));
+    let other = must!(thread::spawn(|| {
+        for round in 1..=ROUNDS {
+            while ROUND.load(Ordering::Acquire) != round {
+                thread::yield_now();
+            }
+            WORDS[0].store(round, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            FOUND[0].store(WORDS[1].load(Ordering::Relaxed), Ordering::Relaxed);
+            DONE.store(round, Ordering::Release);
+        }
+    }));
+    for round in 1..=ROUNDS {
+        ROUND.store(round, Ordering::Release);
+        WORDS[1].store(round, Ordering::Relaxed);
+        check_eq!(barrier(memory_barrier::PRIVATE), Ok(0));
+        FOUND[1].store(WORDS[0].load(Ordering::Relaxed), Ordering::Relaxed);
+        let start = Instant::now();
+        while DONE.load(Ordering::Acquire) != round {
+            check!(start.elapsed() < LIMIT);
+            thread::yield_now();
+        }
+        let found = [0, 1].map(|index: usize| FOUND[index].load(Ordering::Relaxed) == round);
+        check!(found != [false, false], "neither has seen the other in round {round}");
+    }
+    other.join();
+    check_eq!(barrier(memory_barrier::GLOBAL), Ok(0));
     Ok(())
 }
 

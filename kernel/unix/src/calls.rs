@@ -291,6 +291,7 @@ fn decode_other(call: Call<'_>) -> Decoding {
         UnlockAllMemory => Ok(0.into()),
         Residence => mapping::residence(call),
         FlushInstructions => mapping::flush_instructions(call),
+        MemoryBarrier => mapping::barrier(call),
 
         Open => files::open(call),
         Close => files::close(call),

@@ -33,6 +33,7 @@
 pub(crate) mod accounts;
 mod archived_text;
 pub(crate) mod authority;
+pub(crate) mod barriers;
 pub(crate) mod beginnings;
 pub(crate) mod capabilities;
 pub(crate) mod class;
@@ -105,6 +106,7 @@ use crate::files::mounts::Place;
 use crate::models::Model;
 use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
+use crate::process::barriers::Barriers;
 use crate::process::beginnings::Beginnings;
 use crate::process::capabilities::Authority;
 use crate::process::class::{Class, ClassAndNice, ProcessRank};
@@ -307,6 +309,8 @@ pub(crate) struct Process {
     pub creation_mask: AtomicU32,
     /// Whether it has given up ever to get more rights by a program's. (No program gives any here.)
     pub no_new_rights: AtomicBool,
+    /// Barriers of memory for which it has registered.
+    pub barriers: Barriers,
     /// The file of its program.
     pub executable: Mutex<Option<Place>>,
     /// Time at which it was made, in ticks.
@@ -472,6 +476,7 @@ impl Process {
             directory: Mutex::new(directory),
             creation_mask: AtomicU32::new(0),
             no_new_rights: AtomicBool::new(false),
+            barriers: Barriers::default(),
             executable: Mutex::new(None),
             started: Machine::now(),
             base_priority: default_priority,

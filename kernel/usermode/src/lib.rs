@@ -18,7 +18,7 @@ extern crate alloc;
 
 use alloc::sync::Arc;
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use hal_api::{
     Access, Flush as MachineFlush, HartSet, MAXIMUM_HARTS, Machine as _, Scope as MachineScope, Virtualisation as _,
@@ -159,6 +159,12 @@ impl Space {
         synchronise_instructions(harts);
     }
 
+    /// Orders the accesses to memory of all harts that are in the space: those before this call come before everything
+    /// after it, and those after it come after everything before it, on each hart, as by a full fence there.
+    pub fn order_accesses(&self) {
+        order_accesses_of(self.memory.lock().active_harts());
+    }
+
     /// Removes all of the user half's mappings.
     pub fn clear(&self) {
         while self.clear_part() {}
@@ -206,6 +212,15 @@ fn synchronise_instructions(harts: u64) {
     if harts != 0 {
         Machine::synchronise_instructions(HartSet::from_mask(harts));
     }
+}
+
+/// Orders the accesses to memory of the harts of a mask, as [`Space::order_accesses`] does.
+pub fn order_accesses_of(harts: u64) {
+    fence(Ordering::SeqCst);
+    // Whichever work a hart does for another one in machine mode, it takes the order with an acquire and answers with a
+    // release; the order waits for the answer. That is what is needed, and a fence for its fetches is the smallest.
+    synchronise_instructions(harts & !(1 << Machine::hart()));
+    fence(Ordering::SeqCst);
 }
 
 fn machine_flush(request: &FlushRequest<'_>) -> Option<MachineFlush> {

@@ -49,6 +49,7 @@ const REFUSED: &[(SystemCall, &str)] = &[
     (SystemCall::TraceRead, "the kernel was started without a trace"),
     (SystemCall::TraceWrite, "the kernel was started without a trace"),
     (SystemCall::SignalWait, "ends at its time limit: the signal that it waits for does not come"),
+    (SystemCall::FutexWaits, "ends at its time limit: no word is woken"),
     (SystemCall::WorkerWait, "ends at its time limit: the completions that it waits for do not come"),
     (SystemCall::SetSession, "leads a session after the first call"),
     (SystemCall::SetAttribute, NO_ATTRIBUTES),
@@ -204,6 +205,8 @@ struct Attack {
     now: TimeSpec,
     /// A mask of all harts that there can be.
     harts: u64,
+    /// A word that is waited for, as `futex_waitv` has it.
+    waited: [u64; 3],
     /// Interval and time of a timer that never comes.
     setting: [u64; 4],
     vector: [usize; 2],
@@ -307,6 +310,7 @@ impl Attack {
             soon: TimeSpec::from_ns(1000),
             now: TimeSpec::from_ns(0),
             harts: u64::MAX,
+            waited: [0, at(&WORD) as u64, u64::from(futex::SIZE_U32)],
             setting: [0, 0, 1_000_000, 0],
             vector: [0; 2],
             list: [0; 2],
@@ -575,6 +579,11 @@ impl Attack {
             SetCapabilities => with([at(&self.header), at(&self.capabilities)]),
             Futex if self.is_asynchronous() => with([at(&WORD), futex::WAIT as usize, 0, 0]),
             Futex => with([at(&WORD), futex::WAKE as usize, 1]),
+            FutexWaits => with([at(&self.waited), 1, 0, at(&self.now), 1]),
+            MemoryBarrier => with([types::memory_barrier::GLOBAL as usize, 0, 0]),
+            ProcessFile => with([system::process::number() as usize, 0]),
+            SignalProcessFile => with([self.process_file()?, 0, 0, 0]),
+            TakeFile => with([self.process_file()?, 0, 0]),
             SetRobustList => with([0, futex::ROBUST_HEAD]),
             Sleep => with([at(&self.soon), 0]),
             SleepOn => with([1, 0, at(&self.soon)]),
@@ -656,6 +665,16 @@ impl Attack {
             raw(SystemCall::DuplicateTo, [timer.raw() as usize, 41, 0, 0, 0, 0])?;
         }
         Ok(41)
+    }
+
+    /// Returns the one descriptor of this process, 42; makes it if there is none.
+    fn process_file(&self) -> Result<usize> {
+        if raw(SystemCall::SignalProcessFile, [42, 0, 0, 0, 0, 0]).is_err() {
+            let own = system::process::number() as usize;
+            let file = Descriptor::from_result(raw(SystemCall::ProcessFile, [own, 0, 0, 0, 0, 0])?);
+            raw(SystemCall::DuplicateTo, [file.raw() as usize, 42, 0, 0, 0, 0])?;
+        }
+        Ok(42)
     }
 
     /// Returns the number of the one timer, 0; makes it if there is none.
@@ -743,7 +762,7 @@ impl Attack {
                 let _ = raw(TimerDelete, [self.read(0).into(), 0, 0, 0, 0, 0]);
             }
             Open | MemoryFile | Duplicate | EventCounter | TimerFile | SignalFile | EpollCreate | Socket | Accept
-            | AcceptWith | InterruptReceiver | InterruptGrant | InterruptOpen => drop(Descriptor::from_result(result)),
+            | AcceptWith | InterruptReceiver | InterruptGrant | InterruptOpen | ProcessFile | TakeFile => drop(Descriptor::from_result(result)),
             Pipe | SocketPair => {
                 for place in [0, 4] {
                     let bytes = [0, 1, 2, 3].map(|byte| self.read(place + byte));

@@ -750,6 +750,16 @@ pub(super) fn flush_instructions(call: Call<'_>) -> Decoding {
     Ok(0.into())
 }
 
+/// Performs `membarrier`.
+#[inline(never)]
+pub(super) fn barrier(call: Call<'_>) -> Decoding {
+    if call.unsigned(1) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let process = call.process();
+    process.barriers.perform(process.space(), call.unsigned(0)).map(Into::into)
+}
+
 /// Returns the pages of a range that begins at one. `ENOMEM` outside of the user half.
 fn pages_of(address: usize, length: usize) -> Result<Range<u64>, Errno> {
     if length > USER_END - address.min(USER_END) {

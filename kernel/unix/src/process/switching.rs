@@ -206,6 +206,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, execution
     worker.process.forget_others(worker);
     user_interrupts::give_up(worker);
     worker.process.model.reset();
+    worker.process.barriers.reset();
     worker.process.signals.start_afresh();
     worker.start_afresh();
     stretch::goes_on_with(SystemCall::Execute);
