@@ -164,6 +164,10 @@
 #define COPS_SYS_getegid 177
 #define COPS_SYS_gettid 178
 #define COPS_SYS_sysinfo 179
+#define COPS_SYS_shmget 194
+#define COPS_SYS_shmctl 195
+#define COPS_SYS_shmat 196
+#define COPS_SYS_shmdt 197
 #define COPS_SYS_socket 198
 #define COPS_SYS_socketpair 199
 #define COPS_SYS_bind 200

@@ -514,6 +514,18 @@ system_calls! {
     GetThread = 178 gettid() Never;
     /// Describes memory, processes and the time since the start as `struct sysinfo`. The loads are 0.
     SystemInformation = 179 sysinfo(information: Output) Never;
+    /// Finds the segment of shared memory with a key, or makes one (`IPC_CREAT`, `IPC_EXCL`, `IPC_PRIVATE`) of whole
+    /// pages of zeros, which the caller pays for as they are used; returns its number. `ENOENT`, `EEXIST`; `EINVAL` for
+    /// a size that it does not have, and for huge pages.
+    SegmentGet = 194 shmget(key: Number, size: Length, flags: Number) Never;
+    /// Tells about a segment (`IPC_STAT`), changes its owner and mode (`IPC_SET`), which have no effect, or removes it
+    /// when its last mapping goes (`IPC_RMID`); `SHM_LOCK` and `SHM_UNLOCK` have no effect.
+    SegmentControl = 195 shmctl(segment: Number, command: Number, status: Output) Never;
+    /// Maps a segment, anywhere or at an address, with the flags `SHM_RDONLY`, `SHM_RND`, `SHM_REMAP` and, with
+    /// `SHM_RDONLY`, `SHM_EXEC`; returns the address.
+    SegmentAttach = 196 shmat(segment: Number, address: Number, flags: Number) Never;
+    /// Unmaps the segment that is mapped at an address.
+    SegmentDetach = 197 shmdt(address: Number) Never;
     /// Creates a socket.
     Socket = 198 socket(family: Number, kind: Number, protocol: Number) Never;
     /// Creates two local sockets that are connected to each other (`AF_UNIX`), of kind `SOCK_STREAM`, `SOCK_DGRAM` or

@@ -674,6 +674,99 @@ pub mod memory_synchronisation {
     pub const SYNC: u32 = 4;
 }
 
+/// Segments of shared memory (`shmget` and its kin).
+#[allow(missing_docs)]
+pub mod segment {
+    /// `IPC_PRIVATE`: the key of a segment that is found by its number alone.
+    pub const PRIVATE: i32 = 0;
+    /// `IPC_CREAT`.
+    pub const CREATE: u32 = 0o1000;
+    /// `IPC_EXCL`.
+    pub const EXCLUSIVE: u32 = 0o2000;
+    /// `SHM_NORESERVE`: memory is promised only, as always.
+    pub const NORESERVE: u32 = 0o10000;
+    /// `IPC_RMID`.
+    pub const REMOVE: u32 = 0;
+    /// `IPC_SET`.
+    pub const SET: u32 = 1;
+    /// `IPC_STAT`.
+    pub const STATUS: u32 = 2;
+    /// `SHM_LOCK`.
+    pub const LOCK: u32 = 11;
+    /// `SHM_UNLOCK`.
+    pub const UNLOCK: u32 = 12;
+    /// `SHM_RDONLY`.
+    pub const READ_ONLY: u32 = 0o10000;
+    /// `SHM_RND`: the address is rounded down to a page.
+    pub const ROUND: u32 = 0o20000;
+    /// `SHM_REMAP`: it takes the place of what is mapped there.
+    pub const REMAP: u32 = 0o40000;
+    /// `SHM_EXEC`.
+    pub const EXECUTE: u32 = 0o100000;
+    /// `SHM_DEST`, in the mode: it was removed.
+    pub const IS_REMOVED: u32 = 0o1000;
+
+    /// What `IPC_STAT` tells of a segment (`struct shmid64_ds`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SegmentStatus {
+        pub key: i32,
+        pub user: u32,
+        pub group: u32,
+        pub mode: u32,
+        /// Bytes that were asked for.
+        pub size: u64,
+        /// Times in seconds of the last mapping, of the last unmapping, and of the last change.
+        pub attached: u64,
+        pub detached: u64,
+        pub changed: u64,
+        /// Numbers of the process that has made it, and of the last one that has mapped or unmapped it.
+        pub maker: u32,
+        pub last: u32,
+        pub mappings: u64,
+    }
+
+    impl SegmentStatus {
+        pub const SIZE: usize = 112;
+
+        /// Returns the bytes as they lie in memory. Those who have made it are its owners, too.
+        pub fn to_bytes(&self) -> [u8; SegmentStatus::SIZE] {
+            let mut bytes = [0; SegmentStatus::SIZE];
+            let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+            put(0, &self.key.to_le_bytes());
+            put(4, &self.user.to_le_bytes());
+            put(8, &self.group.to_le_bytes());
+            put(20, &self.mode.to_le_bytes());
+            put(48, &self.size.to_le_bytes());
+            put(56, &self.attached.to_le_bytes());
+            put(64, &self.detached.to_le_bytes());
+            put(72, &self.changed.to_le_bytes());
+            put(80, &self.maker.to_le_bytes());
+            put(84, &self.last.to_le_bytes());
+            put(88, &self.mappings.to_le_bytes());
+            bytes
+        }
+
+        /// Reads the bytes as they lie in memory.
+        pub fn from_bytes(bytes: &[u8; SegmentStatus::SIZE]) -> SegmentStatus {
+            let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+            let long = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+            SegmentStatus {
+                key: word(0) as i32,
+                user: word(4),
+                group: word(8),
+                mode: word(20),
+                size: long(48),
+                attached: long(56),
+                detached: long(64),
+                changed: long(72),
+                maker: word(80),
+                last: word(84),
+                mappings: long(88),
+            }
+        }
+    }
+}
+
 /// Commands of `membarrier`.
 pub mod memory_barrier {
     /// `MEMBARRIER_CMD_QUERY`.

@@ -322,6 +322,14 @@ fn delete_timer(_: &mut State, _: usize) -> Result<()> {
     call(SystemCall::TimerDelete, [0; 6]).map(drop)
 }
 
+fn remove_segment(_: &mut State, segment: usize) -> Result<()> {
+    call(SystemCall::SegmentControl, [segment, 0, 0, 0, 0, 0]).map(drop)
+}
+
+fn detach(_: &mut State, address: usize) -> Result<()> {
+    call(SystemCall::SegmentDetach, [address, 0, 0, 0, 0, 0]).map(drop)
+}
+
 fn wait_for(_: &mut State, number: usize) -> Result<()> {
     process::wait(process::Child::Process(number as u32), 0).map(drop)
 }
@@ -726,6 +734,13 @@ const SCRIPTS: &[Script] = scripts![
     }, nothing;
     FutexWaits "without end" waits: |state| with([waited_words(state), 2, 0, 0, 0]), nothing;
     MemoryBarrier "": |_| with([1, 0, 0]), nothing;
+    SegmentGet "": |_| with([0, 8192, 0o1600]), remove_segment;
+    SegmentControl "": |state| with([segment(state)?, 2, state.at(OUTPUT)]), nothing;
+    SegmentAttach "": |state| with([segment(state)?, 0, 0]), detach;
+    SegmentDetach "": |state| {
+        let segment = segment(state)?;
+        with([call(SystemCall::SegmentAttach, [segment, 0, 0, 0, 0, 0])?])
+    }, nothing;
     ProcessFile "": |_| with([system::process::number() as usize, 0]), close;
     SignalProcessFile "": |state| with([process_file(state)?, 0, 0, 0]), nothing;
     TakeFile "": |state| with([process_file(state)?, 1, 0]), close;
@@ -1021,8 +1036,16 @@ fn waited_words(state: &mut State) -> usize {
     state.put(0, &[5, word, flags, 5, word + 8, flags])
 }
 
+/// The key of the one segment of these scripts.
+const SEGMENT: usize = 0x5e97;
+
+/// Returns the number of the one segment, which is made if there is none.
+fn segment(_: &mut State) -> Result<usize> {
+    call(SystemCall::SegmentGet, [SEGMENT, 8192, 0o1600, 0, 0, 0])
+}
+
 /// Opens this process.
-fn process_file(state: &mut State) -> Result<usize, Errno> {
+fn process_file(state: &mut State) -> Result<usize> {
     let file = call(SystemCall::ProcessFile, [system::process::number() as usize, 0, 0, 0, 0, 0])?;
     Ok(state.keep(Descriptor::from_result(file)))
 }

@@ -236,6 +236,16 @@ pub async fn calls() -> Outcome {
         (MemoryBarrier, &[8, 0, 0], &[EPERM]),
         (MemoryBarrier, &[0, 1, 0], &[EINVAL]),
         (MemoryBarrier, &[3, 0, 0], &[EINVAL]),
+        (SegmentGet, &[77, 4096, 0], &[ENOENT]),
+        (SegmentGet, &[0, 0, 0o1000], &[EINVAL]),
+        (SegmentGet, &[0, minus_one, 0o1000], &[EINVAL]),
+        (SegmentGet, &[0, 4096, 0o5000], &[EINVAL]),
+        (SegmentControl, &[minus_one, 2, buffer], &[EINVAL]),
+        (SegmentControl, &[99_999, 0, 0], &[EINVAL]),
+        (SegmentAttach, &[minus_one, 0, 0], &[EINVAL]),
+        (SegmentDetach, &[0x10_0000_0000], &[EINVAL]),
+        (SegmentDetach, &[1], &[EINVAL]),
+        (SegmentDetach, &[KERNEL], &[EINVAL]),
         (FutexWaits, &[buffer, 0, 0, 0, 0], &[EINVAL]),
         (FutexWaits, &[buffer, 129, 0, 0, 0], &[EINVAL]),
         (FutexWaits, &[buffer, 1, 1, 0, 0], &[EINVAL]),
@@ -655,6 +665,7 @@ pub async fn addresses() -> Outcome {
     let timer_file = number(&timer_descriptor);
     let process_descriptor = system::Descriptor::from_result(must!(call(ProcessFile, &[own, 0])));
     let process_file = number(&process_descriptor);
+    let segment = must!(call(SegmentGet, &[0, 4096, 0o1600]));
     must!(call(TimerCreate, &[monotonic, 0, buffer]));
     let timer = usize::from(things.buffer[0]);
     let notification = timer::Notification { value: 0, signal: 10, kind: timer::Notification::NONE, thread: 0 };
@@ -739,6 +750,7 @@ pub async fn addresses() -> Outcome {
         (Futex, &[list, futex::WAIT as usize, 0, buffer, 0, 0]),
         (Futex, &[list, futex::LOCK as usize, 0, buffer, 0, 0]),
         (FutexWaits, &[list, 1, 0, list, monotonic]),
+        (SegmentControl, &[segment, 2, buffer]),
         (SignalProcessFile, &[process_file, signal::WINCH as usize, buffer, 0]),
         (GetRobustList, &[0, buffer, buffer]),
         (Sleep, &[buffer, 0]),
@@ -795,6 +807,7 @@ pub async fn addresses() -> Outcome {
     ];
     try_wrong_addresses(cases)?;
     must!(call(TimerDelete, &[timer]));
+    must!(call(SegmentControl, &[segment, 0, 0]));
     // Half of a buffer is mapped: the result is an error, or shorter.
     let memory = must!(system::memory::map(8192));
     // SAFETY: no code uses the second page.

@@ -102,6 +102,7 @@ const TESTS: &[Test] = tests![
     core_files::faults_leave_core_files;
     core_files::a_process_is_killed_while_it_writes_its_core_file;
     core_files::many_processes_die_at_once;
+    memory::segments_are_common_and_go_with_their_last_mapping;
     memory::the_heap_serves_all_sizes;
     memory::exhaustion_is_an_error_or_the_end_of_its_cause;
     file::written_and_read_back;

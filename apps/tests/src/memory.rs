@@ -1,12 +1,14 @@
 //! Memory: the requests of programs, and the rights of their pages.
 
-use abi_unix::Counter;
-use abi_unix::types::{mapping, protection, signal};
+use abi_unix::types::{futex, mapping, protection, segment, signal};
+use abi_unix::{Counter, SystemCall};
 use alloc::vec::Vec;
 use cops::Errno;
 use cops::process::Ending;
 use cops::system::memory::{map, map_with, protect, set_break, unmap};
+use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::fork;
 use crate::harness::{self, Outcome, counter, ending_of_act};
 use crate::{check, check_eq, must};
 
@@ -33,6 +35,55 @@ pub async fn pages_are_zero_and_come_at_their_first_use() -> Outcome {
     must!(unsafe { unmap(memory, size) });
     let after = counter(Counter::FramesFree)?;
     check!(after + 64 >= mapped, "{mapped} frames were free, and {after} afterwards");
+    Ok(())
+}
+
+/// A segment is common to a process and its copy, is known by its key until it is removed, and goes with the last
+/// mapping. Words in it are one futex for both.
+pub async fn segments_are_common_and_go_with_their_last_mapping() -> Outcome {
+    const KEY: usize = 0x6d65_6d31;
+    let call = |which: SystemCall, arguments: [usize; 3]| {
+        let [first, second, third] = arguments;
+        harness::call(which, [first, second, third, 0, 0, 0])
+    };
+    let before = counter(Counter::FramesFree)?;
+    let id = must!(call(SystemCall::SegmentGet, [KEY, 40 * PAGE, 0o3600]));
+    check_eq!(call(SystemCall::SegmentGet, [KEY, 0, 0]), Ok(id));
+    let at = must!(call(SystemCall::SegmentAttach, [id, 0, 0]));
+    // SAFETY: the mapping is aligned, zeros, and stays until the end of this test.
+    let words = unsafe { core::slice::from_raw_parts(at as *const AtomicU32, 40 * PAGE / 4) };
+    let futex_call = |operation: u32, value: usize| {
+        let word = words[1].as_ptr() as usize;
+        harness::call(SystemCall::Futex, [word, operation as usize, value, 0, 0, 0])
+    };
+    let child = must!(fork::fork(|| {
+        let Ok(second) = call(SystemCall::SegmentAttach, [id, 0, segment::READ_ONLY as usize]) else { return 1 };
+        // SAFETY: as above, until the end of this process.
+        let second = unsafe { core::slice::from_raw_parts(second as *const AtomicU32, 40 * PAGE / 4) };
+        for page in 0..40 {
+            words[page * PAGE / 4].store(page as u32 + 1, Ordering::Relaxed);
+        }
+        let found = (0..40).all(|page| second[page * PAGE / 4].load(Ordering::Relaxed) == page as u32 + 1);
+        words[1].store(1, Ordering::Release);
+        let _ = futex_call(futex::WAKE, 1);
+        u8::from(!found)
+    }));
+    while words[1].load(Ordering::Acquire) == 0 {
+        let _ = futex_call(futex::WAIT, 0);
+    }
+    check_eq!(must!(fork::status_of(child)), 0);
+    check!((0..40).all(|page| words[page * PAGE / 4].load(Ordering::Relaxed) == page as u32 + 1));
+    let mut bytes = [0u8; segment::SegmentStatus::SIZE];
+    check_eq!(call(SystemCall::SegmentControl, [id, segment::REMOVE as usize, 0]), Ok(0));
+    check_eq!(call(SystemCall::SegmentControl, [id, segment::STATUS as usize, bytes.as_mut_ptr() as usize]), Ok(0));
+    let status = segment::SegmentStatus::from_bytes(&bytes);
+    check_eq!((status.mappings, status.size, status.mode), (1, 40 * PAGE as u64, 0o600 | segment::IS_REMOVED));
+    check_eq!(call(SystemCall::SegmentGet, [KEY, 0, 0]), Err(Errno::ENOENT));
+    check_eq!(call(SystemCall::SegmentDetach, [at, 0, 0]), Ok(0));
+    check_eq!(call(SystemCall::SegmentDetach, [at, 0, 0]), Err(Errno::EINVAL));
+    check_eq!(call(SystemCall::SegmentAttach, [id, 0, 0]), Err(Errno::EINVAL));
+    let after = counter(Counter::FramesFree)?;
+    check!(after + 32 >= before, "{before} frames were free, and {after} afterwards");
     Ok(())
 }
 

@@ -174,9 +174,7 @@ const _: () = {
     assert!(ours::PRIVATE == linux::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32);
     assert!(ours::REGISTER_PRIVATE == linux::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED as u32);
     assert!(ours::PRIVATE_INSTRUCTIONS == linux::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u32);
-    assert!(
-        ours::REGISTER_PRIVATE_INSTRUCTIONS == linux::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32
-    );
+    assert!(ours::REGISTER_PRIVATE_INSTRUCTIONS == linux::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u32);
     assert!(ours::REGISTRATIONS == linux::MEMBARRIER_CMD_GET_REGISTRATIONS as u32);
 };
 same! { types::epoll, general:
@@ -326,6 +324,7 @@ all_same! { SystemCall, linux_calls(), general:
     ExecuteAt __NR_execveat;
     ReadVectorWith __NR_preadv2; WriteVectorWith __NR_pwritev2; ExtendedStatus __NR_statx; CloneWith __NR_clone3;
     CloseRange __NR_close_range; AccessWith __NR_faccessat2; EpollWaitWith __NR_epoll_pwait2;
+    SegmentGet __NR_shmget; SegmentControl __NR_shmctl; SegmentAttach __NR_shmat; SegmentDetach __NR_shmdt;
     MemoryBarrier __NR_membarrier; SignalProcessFile __NR_pidfd_send_signal; ProcessFile __NR_pidfd_open; TakeFile __NR_pidfd_getfd;
     FutexWaits __NR_futex_waitv; ChangeModeWith __NR_fchmodat2;
 }

@@ -25,6 +25,7 @@ mod processes;
 mod readiness;
 mod remapping;
 mod scheduling;
+mod segments;
 mod signals;
 mod sockets;
 mod system;
@@ -292,6 +293,10 @@ fn decode_other(call: Call<'_>) -> Decoding {
         Residence => mapping::residence(call),
         FlushInstructions => mapping::flush_instructions(call),
         MemoryBarrier => mapping::barrier(call),
+        SegmentGet => segments::get(call),
+        SegmentControl => segments::control(call),
+        SegmentAttach => segments::attach(call),
+        SegmentDetach => segments::detach(call),
 
         Open => files::open(call),
         Close => files::close(call),

@@ -580,6 +580,10 @@ impl Attack {
             Futex if self.is_asynchronous() => with([at(&WORD), futex::WAIT as usize, 0, 0]),
             Futex => with([at(&WORD), futex::WAKE as usize, 1]),
             FutexWaits => with([at(&self.waited), 1, 0, at(&self.now), 1]),
+            SegmentGet => with([0, MAPPING, 0o1600]),
+            SegmentControl => with([self.segment()?, 2, buffer]),
+            SegmentAttach => with([self.segment()?, 0, 0]),
+            SegmentDetach => with([raw(SegmentAttach, [self.segment()?, 0, 0, 0, 0, 0])?]),
             MemoryBarrier => with([types::memory_barrier::GLOBAL as usize, 0, 0]),
             ProcessFile => with([system::process::number() as usize, 0]),
             SignalProcessFile => with([self.process_file()?, 0, 0, 0]),
@@ -665,6 +669,11 @@ impl Attack {
             raw(SystemCall::DuplicateTo, [timer.raw() as usize, 41, 0, 0, 0, 0])?;
         }
         Ok(41)
+    }
+
+    /// Returns the number of the one segment that has a key of this process; makes it if there is none.
+    fn segment(&self) -> Result<usize> {
+        raw(SystemCall::SegmentGet, [system::process::number() as usize, MAPPING, 0o1600, 0, 0, 0])
     }
 
     /// Returns the one descriptor of this process, 42; makes it if there is none.
@@ -758,11 +767,19 @@ impl Attack {
         use SystemCall::*;
         let Ok(result) = result else { return };
         match self.call {
+            SegmentGet => {
+                let _ = raw(SegmentControl, [result, 0, 0, 0, 0, 0]);
+            }
+            SegmentAttach => {
+                let _ = raw(SegmentDetach, [result, 0, 0, 0, 0, 0]);
+            }
             TimerCreate => {
                 let _ = raw(TimerDelete, [self.read(0).into(), 0, 0, 0, 0, 0]);
             }
             Open | MemoryFile | Duplicate | EventCounter | TimerFile | SignalFile | EpollCreate | Socket | Accept
-            | AcceptWith | InterruptReceiver | InterruptGrant | InterruptOpen | ProcessFile | TakeFile => drop(Descriptor::from_result(result)),
+            | AcceptWith | InterruptReceiver | InterruptGrant | InterruptOpen | ProcessFile | TakeFile => {
+                drop(Descriptor::from_result(result))
+            }
             Pipe | SocketPair => {
                 for place in [0, 4] {
                     let bytes = [0, 1, 2, 3].map(|byte| self.read(place + byte));

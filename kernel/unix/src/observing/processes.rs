@@ -25,7 +25,7 @@ use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Source, TOP, Target};
 use crate::files::job_control;
 use crate::files::mounts::{self, Place};
-use crate::files::{pipe, tree};
+use crate::files::{pipe, segments, tree};
 use crate::network::addressing;
 use crate::observing::counters;
 use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
@@ -90,6 +90,7 @@ const THREADS: u32 = 8;
 const THREAD: u32 = 9;
 const NETWORK: u32 = 10;
 const FILES: u32 = 11;
+const SEGMENTS: u32 = 12;
 
 /// All files. Directories come first, at the indexes above; a name that is empty is a number.
 static LINES: &[Line] = &[
@@ -105,6 +106,7 @@ static LINES: &[Line] = &[
     line("", THREADS, Contents::Directory),
     line("net", 0, Contents::Directory),
     line("fs", SYSTEM, Contents::Directory),
+    line("sysvipc", 0, Contents::Directory),
     line("self", 0, Contents::Link(|caller| caller.to_string())),
     line("mounts", 0, Contents::Link(|_| "self/mounts".into())),
     line("filesystems", 0, Contents::Text(file_systems)),
@@ -123,6 +125,7 @@ static LINES: &[Line] = &[
     line("pipe-max-size", FILES, Contents::Text(|_| whole(format!("{}\n", pipe::LARGEST)))),
     line("pnp", NETWORK, Contents::Text(|_| whole(addressing::plug_and_play()))),
     line("if_inet6", NETWORK, Contents::Text(|_| whole(addressing::addresses_of_six()))),
+    line("shm", SEGMENTS, Contents::Text(segment)),
     line("uuid", RANDOM, Contents::Text(|_| whole(new_identity()))),
     line("boot_id", RANDOM, Contents::Text(|_| whole(BOOT.call_once(new_identity).clone()))),
     // Memory is promised when it is mapped, and made when it is touched: Linux's 1, "always".
@@ -357,6 +360,38 @@ fn mount(cursor: u64, with_numbers: bool) -> Made {
         Some((mount, order)) => Ok((mount.describe(with_numbers).unwrap_or_default(), Some(order))),
         None => Ok((Vec::new(), None)),
     }
+}
+
+/// Makes the line of a segment of shared memory, and before the first one the heading.
+fn segment(cursor: u64) -> Made {
+    if cursor == 0 {
+        let heading = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
+                       atime      dtime      ctime                   rss                  swap\n";
+        return Ok((heading.into(), Some(1)));
+    }
+    let Some((id, segment)) = u32::try_from(cursor).ok().and_then(segments::next) else {
+        return Ok((Vec::new(), None));
+    };
+    let status = segment.status();
+    let line = format!(
+        "{:>10} {id:>10}  {:>4o} {:>21} {:>5} {:>5}  {:>5} {:>5} {:>5} {:>5} {:>5} {:>10} {:>10} {:>10} {:>21} {:>21}\n",
+        status.key,
+        status.mode,
+        status.size,
+        status.maker,
+        status.last,
+        status.mappings,
+        status.user,
+        status.group,
+        0,
+        0,
+        status.attached,
+        status.detached,
+        status.changed,
+        0,
+        0
+    );
+    Ok((line.into_bytes(), Some(u64::from(id) + 1)))
 }
 
 fn memory_information(_: u64) -> Made {
