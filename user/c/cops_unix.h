@@ -164,6 +164,10 @@
 #define COPS_SYS_getegid 177
 #define COPS_SYS_gettid 178
 #define COPS_SYS_sysinfo 179
+#define COPS_SYS_semget 190
+#define COPS_SYS_semctl 191
+#define COPS_SYS_semtimedop 192
+#define COPS_SYS_semop 193
 #define COPS_SYS_shmget 194
 #define COPS_SYS_shmctl 195
 #define COPS_SYS_shmat 196
@@ -291,6 +295,7 @@
 #define COPS_ENOSYS 38 /* function not implemented */
 #define COPS_ENOTEMPTY 39 /* directory not empty */
 #define COPS_ELOOP 40 /* too many levels of symbolic links */
+#define COPS_EIDRM 43 /* identifier was removed */
 #define COPS_ENODATA 61 /* no such attribute */
 #define COPS_EPROTO 71 /* protocol error */
 #define COPS_EOVERFLOW 75 /* value too large for its type */

@@ -175,8 +175,8 @@ system_calls! {
     /// Descriptor flags: `F_DUPFD`, `F_DUPFD_CLOEXEC`, `F_GETFD`, `F_SETFD`, `F_GETFL`, `F_SETFL`; and locks on ranges
     /// of files: `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_GETLK`, `F_OFD_SETLK`, `F_OFD_SETLKW`. `EDEADLK` if a process
     /// would wait for itself, `ENOLCK` if the file has too many locks. `F_SETOWN`, `F_GETOWN`, `F_SETOWN_EX`,
-    /// `F_GETOWN_EX`, `F_SETSIG`, `F_GETSIG` and `O_ASYNC`: the signal of pipes, sockets and terminals. `F_GETPIPE_SZ` and
-    /// `F_SETPIPE_SZ`: the number of bytes that a pipe holds, a power of two of pages; `EPERM` above
+    /// `F_GETOWN_EX`, `F_SETSIG`, `F_GETSIG` and `O_ASYNC`: the signal of pipes, sockets and terminals. `F_GETPIPE_SZ`
+    /// and `F_SETPIPE_SZ`: the number of bytes that a pipe holds, a power of two of pages; `EPERM` above
     /// `/proc/sys/fs/pipe-max-size` for every process, `EBUSY` if more is in it.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Possible;
     /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
@@ -327,16 +327,16 @@ system_calls! {
     ExitGroup = 94 exit_group(status: Number) Never by Worker;
     /// Waits for a change of a child, and writes it as `siginfo_t`: any child (`P_ALL`), one (`P_PID`), or those of a
     /// group (`P_PGID`, 0 being the caller's). Options `WEXITED`, `WSTOPPED`, `WCONTINUED`, of which one is needed,
-    /// `WNOHANG`, and `WNOWAIT` to leave the change for another wait. `P_PIDFD` is the process of a descriptor; `EAGAIN`
-    /// instead of waiting if that does not wait.
+    /// `WNOHANG`, and `WNOWAIT` to leave the change for another wait. `P_PIDFD` is the process of a descriptor;
+    /// `EAGAIN` instead of waiting if that does not wait.
     WaitIdentified = 95 waitid(kind: Number, id: Number, information: Output, options: Number, usage: Output) Possible;
     /// Chooses a 32-bit word that becomes 0, and whose futex is woken, when the calling thread ends (0: none); returns
     /// the caller's number.
     SetThreadIdAddress = 96 set_tid_address(address: Number) Never by Worker;
     /// Waits while a 32-bit word has a value, and wakes waiting threads: `FUTEX_WAIT`, `WAKE`, `REQUEUE`,
     /// `CMP_REQUEUE`, `WAKE_OP`, `WAIT_BITSET`, `WAKE_BITSET`; and takes and passes on locks with owners, which inherit
-    /// priorities: `LOCK_PI`, `LOCK_PI2`, `TRYLOCK_PI`, `UNLOCK_PI`. A word is identified by its address in its process,
-    /// or by its place in memory that processes have in common; other operations give `ENOSYS`.
+    /// priorities: `LOCK_PI`, `LOCK_PI2`, `TRYLOCK_PI`, `UNLOCK_PI`. A word is identified by its address in its
+    /// process, or by its place in memory that processes have in common; other operations give `ENOSYS`.
     Futex = 98 futex(word: Number, operation: Number, value: Number, timeout: Input, word2: Number, value3: Number) Possible;
     /// Sets the calling thread's list of robust locks, which are marked when it ends with them held.
     SetRobustList = 99 set_robust_list(head: Number, size: Length) Never by Worker;
@@ -514,6 +514,18 @@ system_calls! {
     GetThread = 178 gettid() Never;
     /// Describes memory, processes and the time since the start as `struct sysinfo`. The loads are 0.
     SystemInformation = 179 sysinfo(information: Output) Never;
+    /// Finds the set of semaphores with a key, or makes one of so many, with the flags of `shmget`; returns its number.
+    SemaphoreGet = 190 semget(key: Number, count: Number, flags: Number) Never;
+    /// Reads or sets semaphores (`GETVAL`, `SETVAL`, `GETALL`, `SETALL`), tells the last process (`GETPID`) and the
+    /// numbers of waits (`GETNCNT`, `GETZCNT`), tells about the set (`IPC_STAT`), changes its owner and mode
+    /// (`IPC_SET`), which have no effect, or removes it (`IPC_RMID`).
+    SemaphoreControl = 191 semctl(set: Number, index: Number, command: Number, argument: Number) Never;
+    /// Changes semaphores as `semop`, and waits for a limited time: `EAGAIN` then.
+    SemaphoreOperateUntil = 192 semtimedop(set: Number, operations: Input, count: Length, timeout: Input) Possible;
+    /// Changes up to 256 semaphores of a set at once, each a `struct sembuf`, and waits until all changes can be made:
+    /// a value does not become negative, and a change by 0 needs the value 0. Flags `IPC_NOWAIT` (`EAGAIN`) and
+    /// `SEM_UNDO`: the end of the process takes the change back. `EIDRM` if the set is removed.
+    SemaphoreOperate = 193 semop(set: Number, operations: Input, count: Length) Possible;
     /// Finds the segment of shared memory with a key, or makes one (`IPC_CREAT`, `IPC_EXCL`, `IPC_PRIVATE`) of whole
     /// pages of zeros, which the caller pays for as they are used; returns its number. `ENOENT`, `EEXIST`; `EINVAL` for
     /// a size that it does not have, and for huge pages.
@@ -663,8 +675,8 @@ system_calls! {
     /// `ESRCH` if its parent has waited for it. There are no flags.
     SignalProcessFile = 424 pidfd_send_signal(descriptor: Descriptor, signal: Number, information: Input, flags: Number) Never;
     /// Opens a process, or one that has ended and that its parent has not waited for; the flag is `PIDFD_NONBLOCK`. The
-    /// descriptor is ready for input when the process has ended, and is closed by `execve`. `EINVAL` for the number of a
-    /// thread.
+    /// descriptor is ready for input when the process has ended, and is closed by `execve`. `EINVAL` for the number of
+    /// a thread.
     ProcessFile = 434 pidfd_open(process: Number, flags: Number) Never;
     /// Starts a thread or a copy of the process, as `clone`, from a `struct clone_args` of 64 bytes or more. Also has
     /// the flag `CLONE_CLEAR_SIGHAND`, with which the copy has no handlers. `EINVAL` for a stack without a length and

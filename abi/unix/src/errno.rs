@@ -76,6 +76,7 @@ error_numbers! {
     ENOSYS = 38, "function not implemented";
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many levels of symbolic links";
+    EIDRM = 43, "identifier was removed";
     ENODATA = 61, "no such attribute";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large for its type";

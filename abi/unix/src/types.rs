@@ -706,7 +706,7 @@ pub mod segment {
     /// `SHM_DEST`, in the mode: it was removed.
     pub const IS_REMOVED: u32 = 0o1000;
 
-    /// What `IPC_STAT` tells of a segment (`struct shmid64_ds`).
+    /// The status of a segment, for `IPC_STAT` (`struct shmid64_ds`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SegmentStatus {
         pub key: i32,
@@ -762,6 +762,109 @@ pub mod segment {
                 maker: word(80),
                 last: word(84),
                 mappings: long(88),
+            }
+        }
+    }
+}
+
+/// Sets of semaphores (`semget` and its kin). Their flags and some commands are those of [`segment`].
+#[allow(missing_docs)]
+pub mod semaphore {
+    /// `IPC_NOWAIT`.
+    pub const MUST_NOT_WAIT: u16 = 0o4000;
+    /// `SEM_UNDO`.
+    pub const UNDO: u16 = 0x1000;
+    /// `GETPID`.
+    pub const GET_LAST: u32 = 11;
+    /// `GETVAL`.
+    pub const GET_VALUE: u32 = 12;
+    /// `GETALL`.
+    pub const GET_ALL: u32 = 13;
+    /// `GETNCNT`.
+    pub const GET_WAITING_FOR_MORE: u32 = 14;
+    /// `GETZCNT`.
+    pub const GET_WAITING_FOR_ZERO: u32 = 15;
+    /// `SETVAL`.
+    pub const SET_VALUE: u32 = 16;
+    /// `SETALL`.
+    pub const SET_ALL: u32 = 17;
+    /// Greatest number of operations of a call. (`SEMOPM` is 500 on Linux.)
+    pub const MOST_OPERATIONS: usize = 256;
+    /// Greatest number of semaphores of a set. (`SEMMSL` is 32,000 on Linux.)
+    pub const MOST_OF_A_SET: usize = 4096;
+    /// Greatest value (`SEMVMX`).
+    pub const GREATEST_VALUE: u16 = 32767;
+
+    /// An operation (`struct sembuf`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SemaphoreOperation {
+        pub index: u16,
+        pub change: i16,
+        pub flags: u16,
+    }
+
+    impl SemaphoreOperation {
+        pub const SIZE: usize = 6;
+
+        /// Reads the bytes as they lie in memory.
+        pub fn from_bytes(bytes: &[u8; SemaphoreOperation::SIZE]) -> SemaphoreOperation {
+            let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+            SemaphoreOperation { index: half(0), change: half(2) as i16, flags: half(4) }
+        }
+
+        /// Returns whether the end of the process takes it back.
+        pub const fn is_owed(&self) -> bool {
+            self.flags & UNDO != 0 && self.change != 0
+        }
+
+        /// Returns whether it fails instead of waiting.
+        pub const fn must_not_wait(&self) -> bool {
+            self.flags & MUST_NOT_WAIT != 0
+        }
+    }
+
+    /// The status of a set, for `IPC_STAT` (`struct semid64_ds`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SetStatus {
+        pub key: i32,
+        pub user: u32,
+        pub group: u32,
+        pub mode: u32,
+        /// Times in seconds of the last operation and of the last change.
+        pub operated: u64,
+        pub changed: u64,
+        pub count: u64,
+    }
+
+    impl SetStatus {
+        pub const SIZE: usize = 88;
+
+        /// Returns the bytes as they lie in memory.
+        pub fn to_bytes(&self) -> [u8; SetStatus::SIZE] {
+            let mut bytes = [0; SetStatus::SIZE];
+            let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+            put(0, &self.key.to_le_bytes());
+            put(4, &self.user.to_le_bytes());
+            put(8, &self.group.to_le_bytes());
+            put(20, &self.mode.to_le_bytes());
+            put(48, &self.operated.to_le_bytes());
+            put(56, &self.changed.to_le_bytes());
+            put(64, &self.count.to_le_bytes());
+            bytes
+        }
+
+        /// Reads the bytes as they lie in memory.
+        pub fn from_bytes(bytes: &[u8; SetStatus::SIZE]) -> SetStatus {
+            let word = |at: usize| u32::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+            let long = |at: usize| u64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
+            SetStatus {
+                key: word(0) as i32,
+                user: word(4),
+                group: word(8),
+                mode: word(20),
+                operated: long(48),
+                changed: long(56),
+                count: long(64),
             }
         }
     }

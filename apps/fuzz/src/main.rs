@@ -272,6 +272,10 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         SystemCall::Kill | SystemCall::KillThread | SystemCall::SignalQueue => {
             arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX])
         }
+        // A few sets, which stay.
+        SystemCall::SemaphoreGet => arguments[0] = 1 + random.below(4),
+        // Values would be written to any address.
+        SystemCall::SemaphoreControl => arguments[3] = areas.output + random.below(AREA / STEP) * STEP,
         // A few segments, which stay, and none in the place of this program's memory.
         SystemCall::SegmentGet => arguments[0] = 1 + random.below(4),
         SystemCall::SegmentAttach => arguments[2] &= !0o40000,

@@ -322,6 +322,10 @@ fn delete_timer(_: &mut State, _: usize) -> Result<()> {
     call(SystemCall::TimerDelete, [0; 6]).map(drop)
 }
 
+fn remove_semaphores(_: &mut State, set: usize) -> Result<()> {
+    call(SystemCall::SemaphoreControl, [set, 0, 0, 0, 0, 0]).map(drop)
+}
+
 fn remove_segment(_: &mut State, segment: usize) -> Result<()> {
     call(SystemCall::SegmentControl, [segment, 0, 0, 0, 0, 0]).map(drop)
 }
@@ -734,6 +738,20 @@ const SCRIPTS: &[Script] = scripts![
     }, nothing;
     FutexWaits "without end" waits: |state| with([waited_words(state), 2, 0, 0, 0]), nothing;
     MemoryBarrier "": |_| with([1, 0, 0]), nothing;
+    SemaphoreGet "": |_| with([0, 100, 0o1600]), remove_semaphores;
+    SemaphoreControl "": |state| with([semaphores(state)?, 0, 13, state.at(OUTPUT)]), nothing;
+    SemaphoreOperate "undone": |state| {
+        let semaphores = semaphores(state)?;
+        with([semaphores, state.put(0, &[0x1000_0001_0000]), 1])
+    }, nothing;
+    SemaphoreOperate "without end" waits: |state| {
+        let semaphores = semaphores(state)?;
+        with([semaphores, state.put(0, &[0x0000_ffff_0001]), 1])
+    }, nothing;
+    SemaphoreOperateUntil "until a time": |state| {
+        let (semaphores, time) = (semaphores(state)?, state.put_time(1_000_000));
+        with([semaphores, state.put(0, &[0x0000_ffff_0001]), 1, time])
+    }, nothing;
     SegmentGet "": |_| with([0, 8192, 0o1600]), remove_segment;
     SegmentControl "": |state| with([segment(state)?, 2, state.at(OUTPUT)]), nothing;
     SegmentAttach "": |state| with([segment(state)?, 0, 0]), detach;
@@ -1034,6 +1052,11 @@ fn waited_words(state: &mut State) -> usize {
     let word = state.put(OUTPUT, &[5, 5]);
     let flags = (futex::SIZE_U32 | futex::PRIVATE) as usize;
     state.put(0, &[5, word, flags, 5, word + 8, flags])
+}
+
+/// Returns the number of the one set of semaphores, which is made if there is none.
+fn semaphores(_: &mut State) -> Result<usize> {
+    call(SystemCall::SemaphoreGet, [SEGMENT, 2, 0o1600, 0, 0, 0])
 }
 
 /// The key of the one segment of these scripts.

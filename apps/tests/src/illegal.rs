@@ -236,6 +236,14 @@ pub async fn calls() -> Outcome {
         (MemoryBarrier, &[8, 0, 0], &[EPERM]),
         (MemoryBarrier, &[0, 1, 0], &[EINVAL]),
         (MemoryBarrier, &[3, 0, 0], &[EINVAL]),
+        (SemaphoreGet, &[77, 1, 0], &[ENOENT]),
+        (SemaphoreGet, &[0, 0, 0o1000], &[EINVAL]),
+        (SemaphoreGet, &[0, minus_one, 0o1000], &[EINVAL]),
+        (SemaphoreControl, &[minus_one, 0, 12, 0], &[EINVAL]),
+        (SemaphoreOperate, &[minus_one, buffer, 1], &[EINVAL]),
+        (SemaphoreOperate, &[99_999, buffer, 0], &[EINVAL]),
+        (SemaphoreOperate, &[99_999, buffer, 257], &[E2BIG]),
+        (SemaphoreOperateUntil, &[99_999, buffer, 1, wrong_time], &[EINVAL]),
         (SegmentGet, &[77, 4096, 0], &[ENOENT]),
         (SegmentGet, &[0, 0, 0o1000], &[EINVAL]),
         (SegmentGet, &[0, minus_one, 0o1000], &[EINVAL]),
@@ -666,6 +674,7 @@ pub async fn addresses() -> Outcome {
     let process_descriptor = system::Descriptor::from_result(must!(call(ProcessFile, &[own, 0])));
     let process_file = number(&process_descriptor);
     let segment = must!(call(SegmentGet, &[0, 4096, 0o1600]));
+    let semaphores = must!(call(SemaphoreGet, &[0, 1, 0o1600]));
     must!(call(TimerCreate, &[monotonic, 0, buffer]));
     let timer = usize::from(things.buffer[0]);
     let notification = timer::Notification { value: 0, signal: 10, kind: timer::Notification::NONE, thread: 0 };
@@ -751,6 +760,8 @@ pub async fn addresses() -> Outcome {
         (Futex, &[list, futex::LOCK as usize, 0, buffer, 0, 0]),
         (FutexWaits, &[list, 1, 0, list, monotonic]),
         (SegmentControl, &[segment, 2, buffer]),
+        (SemaphoreOperate, &[semaphores, list, 1]),
+        (SemaphoreOperateUntil, &[semaphores, list, 1, list]),
         (SignalProcessFile, &[process_file, signal::WINCH as usize, buffer, 0]),
         (GetRobustList, &[0, buffer, buffer]),
         (Sleep, &[buffer, 0]),
@@ -808,6 +819,7 @@ pub async fn addresses() -> Outcome {
     try_wrong_addresses(cases)?;
     must!(call(TimerDelete, &[timer]));
     must!(call(SegmentControl, &[segment, 0, 0]));
+    must!(call(SemaphoreControl, &[semaphores, 0, 0, 0]));
     // Half of a buffer is mapped: the result is an error, or shorter.
     let memory = must!(system::memory::map(8192));
     // SAFETY: no code uses the second page.

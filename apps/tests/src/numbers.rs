@@ -324,7 +324,8 @@ all_same! { SystemCall, linux_calls(), general:
     ExecuteAt __NR_execveat;
     ReadVectorWith __NR_preadv2; WriteVectorWith __NR_pwritev2; ExtendedStatus __NR_statx; CloneWith __NR_clone3;
     CloseRange __NR_close_range; AccessWith __NR_faccessat2; EpollWaitWith __NR_epoll_pwait2;
-    SegmentGet __NR_shmget; SegmentControl __NR_shmctl; SegmentAttach __NR_shmat; SegmentDetach __NR_shmdt;
+    SemaphoreGet __NR_semget; SemaphoreControl __NR_semctl; SemaphoreOperateUntil __NR_semtimedop;
+    SemaphoreOperate __NR_semop; SegmentGet __NR_shmget; SegmentControl __NR_shmctl; SegmentAttach __NR_shmat; SegmentDetach __NR_shmdt;
     MemoryBarrier __NR_membarrier; SignalProcessFile __NR_pidfd_send_signal; ProcessFile __NR_pidfd_open; TakeFile __NR_pidfd_getfd;
     FutexWaits __NR_futex_waitv; ChangeModeWith __NR_fchmodat2;
 }
@@ -335,7 +336,7 @@ all_same! { Errno, Errno::ALL.len(), errno:
     EBUSY EBUSY; EEXIST EEXIST; EXDEV EXDEV; ENODEV ENODEV; ENOTDIR ENOTDIR; EISDIR EISDIR; EINVAL EINVAL;
     ENFILE ENFILE; EMFILE EMFILE; ENOTTY ENOTTY; EFBIG EFBIG; ENOSPC ENOSPC; ESPIPE ESPIPE; EROFS EROFS;
     EMLINK EMLINK; EPIPE EPIPE; EDOM EDOM; ERANGE ERANGE; EDEADLK EDEADLK; ENAMETOOLONG ENAMETOOLONG;
-    ENOLCK ENOLCK; ENOSYS ENOSYS; ENOTEMPTY ENOTEMPTY; ELOOP ELOOP; ENODATA ENODATA; EPROTO EPROTO;
+    ENOLCK ENOLCK; ENOSYS ENOSYS; ENOTEMPTY ENOTEMPTY; ELOOP ELOOP; EIDRM EIDRM; ENODATA ENODATA; EPROTO EPROTO;
     EOVERFLOW EOVERFLOW; ELIBBAD ELIBBAD; ENOTSOCK ENOTSOCK; EDESTADDRREQ EDESTADDRREQ; EMSGSIZE EMSGSIZE;
     EPROTOTYPE EPROTOTYPE; ENOPROTOOPT ENOPROTOOPT; EPROTONOSUPPORT EPROTONOSUPPORT;
     ESOCKTNOSUPPORT ESOCKTNOSUPPORT; EOPNOTSUPP EOPNOTSUPP; EAFNOSUPPORT EAFNOSUPPORT; EADDRINUSE EADDRINUSE;

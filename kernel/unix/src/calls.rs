@@ -26,6 +26,7 @@ mod readiness;
 mod remapping;
 mod scheduling;
 mod segments;
+mod semaphores;
 mod signals;
 mod sockets;
 mod system;
@@ -297,6 +298,10 @@ fn decode_other(call: Call<'_>) -> Decoding {
         SegmentControl => segments::control(call),
         SegmentAttach => segments::attach(call),
         SegmentDetach => segments::detach(call),
+        SemaphoreGet => semaphores::get(call),
+        SemaphoreControl => semaphores::control(call),
+        SemaphoreOperate => semaphores::operate(call, false),
+        SemaphoreOperateUntil => semaphores::operate(call, true),
 
         Open => files::open(call),
         Close => files::close(call),

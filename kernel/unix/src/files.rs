@@ -30,6 +30,7 @@ pub(crate) mod pseudo_terminal;
 pub(crate) mod remains;
 pub(crate) mod root;
 pub(crate) mod segments;
+pub(crate) mod semaphores;
 pub(crate) mod sent_files;
 pub(crate) mod shared_memory;
 pub(crate) mod stored;

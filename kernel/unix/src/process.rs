@@ -103,6 +103,7 @@ use crate::asynchronous::submission::{Submission, Submitted};
 use crate::asynchronous::user_interrupts::{self, Receivers, SendPages, SenderTable};
 use crate::files::descriptor::Descriptors;
 use crate::files::mounts::Place;
+use crate::files::semaphores::Debts;
 use crate::models::Model;
 use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
@@ -309,8 +310,10 @@ pub(crate) struct Process {
     pub creation_mask: AtomicU32,
     /// Whether it has given up ever to get more rights by a program's. (No program gives any here.)
     pub no_new_rights: AtomicBool,
+    /// Its debts to sets of semaphores.
+    pub(crate) debts: Mutex<Debts>,
     /// Barriers of memory for which it has registered.
-    pub barriers: Barriers,
+    pub(crate) barriers: Barriers,
     /// The file of its program.
     pub executable: Mutex<Option<Place>>,
     /// Time at which it was made, in ticks.
@@ -476,6 +479,7 @@ impl Process {
             directory: Mutex::new(directory),
             creation_mask: AtomicU32::new(0),
             no_new_rights: AtomicBool::new(false),
+            debts: Mutex::new(Debts::new(&account)),
             barriers: Barriers::default(),
             executable: Mutex::new(None),
             started: Machine::now(),

@@ -580,6 +580,10 @@ impl Attack {
             Futex if self.is_asynchronous() => with([at(&WORD), futex::WAIT as usize, 0, 0]),
             Futex => with([at(&WORD), futex::WAKE as usize, 1]),
             FutexWaits => with([at(&self.waited), 1, 0, at(&self.now), 1]),
+            SemaphoreGet => with([0, 8, 0o1600]),
+            SemaphoreControl => with([self.semaphores()?, 0, 12, 0]),
+            // Zeros: the first one is 0.
+            SemaphoreOperate | SemaphoreOperateUntil => with([self.semaphores()?, at(&self.now), 1, 0]),
             SegmentGet => with([0, MAPPING, 0o1600]),
             SegmentControl => with([self.segment()?, 2, buffer]),
             SegmentAttach => with([self.segment()?, 0, 0]),
@@ -669,6 +673,11 @@ impl Attack {
             raw(SystemCall::DuplicateTo, [timer.raw() as usize, 41, 0, 0, 0, 0])?;
         }
         Ok(41)
+    }
+
+    /// Returns the number of the one set of semaphores that has a key of this process; makes it if there is none.
+    fn semaphores(&self) -> Result<usize> {
+        raw(SystemCall::SemaphoreGet, [system::process::number() as usize, 8, 0o1600, 0, 0, 0])
     }
 
     /// Returns the number of the one segment that has a key of this process; makes it if there is none.
@@ -767,6 +776,9 @@ impl Attack {
         use SystemCall::*;
         let Ok(result) = result else { return };
         match self.call {
+            SemaphoreGet => {
+                let _ = raw(SemaphoreControl, [result, 0, 0, 0, 0, 0]);
+            }
             SegmentGet => {
                 let _ = raw(SegmentControl, [result, 0, 0, 0, 0, 0]);
             }

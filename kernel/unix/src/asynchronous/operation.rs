@@ -32,6 +32,7 @@ use crate::files::epoll::{EpollWait, PollFiles};
 use crate::files::fifo::Opening;
 use crate::files::file::{OpenFile, move_at_place};
 use crate::files::locks::LockWait;
+use crate::files::semaphores::SemaphoreWait;
 use crate::observing::counters;
 use crate::process::exit_status;
 use crate::process::futex::FutexWait;
@@ -158,6 +159,8 @@ pub(crate) enum Operation {
     FutexList(Box<FutexList>),
     /// Wait for a lock with an owner.
     OwnedLock(Box<LockRequest>),
+    /// Change semaphores.
+    Semaphores(Box<SemaphoreWait>),
     /// Fill a buffer with random bytes, step by step.
     Random { buffer: UserBuffer, flags: u32, done: usize },
     /// Wait for the descriptors of an epoll.
@@ -282,6 +285,7 @@ impl Operation {
             Operation::Futex(wait) => wait.poll(process.space(), waker),
             Operation::FutexList(list) => list.poll(caller, process.space(), waker),
             Operation::OwnedLock(request) => request.poll(process.space(), waker),
+            Operation::Semaphores(wait) => wait.poll(caller, &process.debts, waker),
             Operation::Epoll(wait) => wait.poll(caller, waker),
             Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),
             Operation::Synchronise { file, wait } => match wait.poll(waker) {
@@ -321,6 +325,7 @@ impl Operation {
             Operation::Open(_) => SystemCall::Open,
             Operation::Futex(_) | Operation::OwnedLock(_) => SystemCall::Futex,
             Operation::FutexList(_) => SystemCall::FutexWaits,
+            Operation::Semaphores(_) => SystemCall::SemaphoreOperate,
             Operation::Epoll(_) => SystemCall::EpollWait,
             Operation::PollFiles(_) => SystemCall::Poll,
             Operation::Random { .. } => SystemCall::GetRandom,
@@ -359,7 +364,7 @@ impl Operation {
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::FutexList(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
             // They answer themselves.
-            Operation::OwnedLock(_) => false,
+            Operation::OwnedLock(_) | Operation::Semaphores(_) => false,
             Operation::Relay(_) | Operation::Splice(_) | Operation::Lock(_) | Operation::Open(_) => false,
             Operation::SendMessage(_) | Operation::ReceiveMessage(_) | Operation::Messages(_) => false,
         }
@@ -407,6 +412,7 @@ impl Operation {
                 | Operation::Futex(_)
                 | Operation::FutexList(_)
                 | Operation::OwnedLock(_)
+                | Operation::Semaphores(_)
                 | Operation::Epoll(_)
                 | Operation::PollFiles(_)
                 | Operation::Synchronise { .. }
@@ -447,6 +453,8 @@ impl Operation {
             Operation::Sleep { deadline, .. } => Restart::Sleep { deadline: *deadline },
             Operation::Epoll(_) | Operation::PollFiles(_) => Restart::Never,
             Operation::Futex(wait) if wait.has_limit() => Restart::Never,
+            // As on Linux, with and without a time limit.
+            Operation::Semaphores(_) => Restart::Never,
             // Its time limit is absolute.
             Operation::OwnedLock(_) => Restart::Always,
             // Made again it would find the connection begun.
@@ -486,6 +494,7 @@ impl Operation {
             Operation::Futex(wait) => wait.forget(),
             Operation::FutexList(list) => list.forget(),
             Operation::OwnedLock(request) => request.forget(),
+            Operation::Semaphores(wait) => wait.forget(waker),
             Operation::Epoll(wait) => wait.forget(waker),
             Operation::PollFiles(wait) => wait.forget(waker),
             Operation::Synchronise { wait, .. } => wait.forget(waker),

@@ -23,8 +23,8 @@ impl<T> KeyedObjects<T> {
         self.objects.get(&id)
     }
 
-    /// Returns the object with this key; `None` if one is to be made. `ENOENT` and `EEXIST` as the flags of `shmget` and
-    /// its kin have it.
+    /// Returns the object with this key; `None` if one is to be made. `ENOENT` and `EEXIST` as the flags of `shmget`
+    /// and its kin have it.
     pub(crate) fn with_key(&self, key: i32, flags: u32) -> Result<Option<&T>, Errno> {
         let creates = flags & number::CREATE != 0;
         match self.keys.get(&key) {
@@ -71,5 +71,33 @@ impl<T> KeyedObjects<T> {
     /// Returns the objects with numbers from this one on.
     pub(crate) fn from(&self, id: u32) -> impl Iterator<Item = (u32, &T)> {
         self.objects.range(id..).map(|(id, object)| (*id, object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_found_by_number_and_by_key_until_that_is_forgotten() {
+        const BOTH: u32 = number::CREATE | number::EXCLUSIVE;
+        let mut table = KeyedObjects::new();
+        assert_eq!(table.with_key(7, 0), Err(Errno::ENOENT));
+        assert_eq!((table.with_key(7, BOTH), table.with_key(number::PRIVATE, 0)), (Ok(None), Ok(None)));
+        let first = table.insert(7, |id| id * 10);
+        let second = table.insert(number::PRIVATE, |id| id * 10);
+        assert!(first != second);
+        assert_eq!(
+            (table.with_key(7, 0), table.with_key(7, number::CREATE)),
+            (Ok(Some(&(first * 10))), table.with_key(7, 0))
+        );
+        assert_eq!(table.with_key(7, BOTH), Err(Errno::EEXIST));
+        table.forget_key(7, second);
+        assert!(table.with_key(7, 0).is_ok());
+        table.forget_key(7, first);
+        assert_eq!(table.with_key(7, 0), Err(Errno::ENOENT));
+        assert_eq!(table.replace(first, 1), Some(first * 10));
+        assert_eq!(table.from(0).map(|(_, object)| *object).sum::<u32>(), 1 + second * 10);
+        assert_eq!((table.remove(first), table.get(first)), (Some(1), None));
     }
 }

@@ -1,9 +1,9 @@
 //! Segments of shared memory with numbers and keys (System V's, shmget(2)).
 //!
 //! A segment is a [`MemoryObject`] that all processes find by a number, or by the key that its maker has chosen. It
-//! stays until it is removed and the last mapping of it has gone. Each mapping keeps the [`SharedSegment`] itself, as another
-//! mapping keeps its open file, so the number of uses of a segment is that of its mappings: also of those that `fork`
-//! copies, and that `mprotect` divides, which Linux counts in the same way.
+//! stays until it is removed and the last mapping of it has gone. Each mapping keeps the [`SharedSegment`] itself, as
+//! another mapping keeps its open file, so the number of uses of a segment is that of its mappings: also of those that
+//! `fork` copies, and that `mprotect` divides, which Linux counts in the same way.
 //!
 //! A segment that was removed has no key any more, and can still be used by its number as long as it is mapped. The
 //! table keeps no use of it then, and its end takes it out of the table. So the last use must not be dropped while the
@@ -205,4 +205,26 @@ impl Drop for SharedSegment {
 pub(crate) fn next(from: u32) -> Option<(u32, Arc<SharedSegment>)> {
     let table = TABLE.lock();
     table.from(from).find_map(|(id, entry)| Some((id, entry.segment()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A segment that was removed is found by its number as long as it is used, and by nobody after that.
+    #[test]
+    fn a_removed_segment_ends_with_its_last_use() {
+        crate::testing::run(|program| {
+            let account = program.process().account.clone();
+            let id = get(&account, 1, number::PRIVATE, PAGE, 0).unwrap();
+            let segment = find(id as i32).unwrap();
+            assert_eq!((segment.status().mappings, segment.length()), (0, PAGE));
+            segment.remove();
+            let second = find(id as i32).unwrap();
+            assert_eq!((second.status().mode & number::IS_REMOVED, second.status().mappings), (number::IS_REMOVED, 1));
+            drop((segment, second));
+            assert_eq!(find(id as i32).err(), Some(Errno::EINVAL));
+            assert_eq!(find(-1).err(), Some(Errno::EINVAL));
+        });
+    }
 }

@@ -149,7 +149,7 @@ impl Inherited {
     }
 }
 
-/// What decides the priority of a process while it publishes none.
+/// The rank of a process, which decides its priority while it publishes none.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessRank {
     pub(crate) own: ClassAndNice,

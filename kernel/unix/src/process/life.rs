@@ -143,6 +143,9 @@ impl Process {
         self.last_worker.store(executor::current().raw(), Ordering::Relaxed);
         self.write_core_file().await;
         executor::set_priority(executor::current(), MOST_CLAIM);
+        while !self.debts.lock().pay_some(self.id) {
+            steps::pause_at_the_end().await;
+        }
         let were_sent = self.close_descriptors().await;
         if self.timers.end() {
             self.departed(|| self.timers.are_at_rest()).await;
