@@ -131,6 +131,24 @@ impl Apt {
         command.args(arguments).env("APT_CONFIG", &self.configuration).current_dir(&self.directory);
         output(command, &format!("{program} {}", arguments.first().unwrap_or(&"")))
     }
+
+    /// Downloads a package and unpacks it, without those that it depends on. Returns the directory of its files.
+    ///
+    /// # Errors
+    ///
+    /// There is no such package, or it cannot be fetched or unpacked.
+    pub fn unpacked(&self, package: &str) -> Result<PathBuf> {
+        self.run("apt-get", &["download", package])?;
+        let mut entries = std::fs::read_dir(&self.directory)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let file = entries
+            .find(|file| file.extension().is_some_and(|extension| extension == "deb"))
+            .context("apt-get has downloaded nothing")?;
+        let root = self.directory.join("root");
+        let mut unpack = children::command("dpkg-deb");
+        unpack.arg("--extract").arg(&file).arg(&root);
+        output(unpack, &format!("unpacking {package}"))?;
+        Ok(root)
+    }
 }
 
 /// Returns whether the output of `apt-cache policy` has this release.

@@ -26,6 +26,7 @@ use crate::build::run_cargo;
 use crate::children::{self, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
+use crate::cycles;
 use crate::experiments;
 use crate::fairness;
 use crate::figures::{figure, table};
@@ -95,6 +96,8 @@ pub enum BenchName {
     Paper,
     /// Processor time, kernel memory and the network under attack: the shares of the other processes.
     Fairness,
+    /// Switches, system calls, user interrupts and the microkernel in cycles of Rocket in RTL simulation.
+    Cycles,
     /// An experiment of your own, from a TOML file: program, parameters, machines, policies of the scheduler, goals.
     Run,
 }
@@ -294,8 +297,12 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
     };
     match (&arguments.file, name) {
         (Some(file), BenchName::Run) => return own_experiments::run(context, file, arguments),
+        (part, BenchName::Cycles) => return cycles::run(context, part.as_deref(), arguments),
         (Some(file), _) => bail!("`bench {}` takes no file; `bench run {}` does", name.name(), file.display()),
         (None, _) => {}
+    }
+    if arguments.harts.is_some() || arguments.latency.is_some() || arguments.profile {
+        bail!("--harts, --latency and --profile go with `bench cycles`");
     }
     if arguments.machine.is_some() && !name.boots_one_machine() {
         bail!(

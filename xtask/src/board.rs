@@ -99,6 +99,9 @@ pub struct Qemu {
     /// Arguments for each disk.
     #[serde(default)]
     disk: Vec<String>,
+    /// Arguments for firmware in flash memory.
+    #[serde(default)]
+    flash: Vec<String>,
     /// Number of harts that the kernel cannot use, beside those that it can.
     #[serde(default)]
     other_harts: u8,
@@ -206,6 +209,8 @@ pub struct Configuration {
     pub gdb_port: Option<u16>,
     /// Images of the machine's disks, the first one's first.
     pub disks: Vec<PathBuf>,
+    /// Firmware in flash memory, which starts the kernel: its code, and a copy of its variables.
+    pub flash: Option<[PathBuf; 2]>,
 }
 
 impl Configuration {
@@ -396,7 +401,12 @@ impl Board {
             let values = [("{disk}", image), ("{number}", number.to_string())];
             self.qemu.disk.iter().map(move |argument| substitute(argument, &values))
         });
-        all.map(|argument| substitute(argument, &values)).chain(disks).collect()
+        let flash = configuration.flash.iter().flat_map(|[code, variables]| {
+            let quoted = |file: &Path| file.to_string_lossy().replace(',', ",,");
+            let values = [("{code}", quoted(code)), ("{variables}", quoted(variables))];
+            self.qemu.flash.iter().map(move |argument| substitute(argument, &values))
+        });
+        all.map(|argument| substitute(argument, &values)).chain(disks).chain(flash).collect()
     }
 }
 
@@ -511,6 +521,7 @@ mod tests {
             clock: Clock::Host,
             gdb_port: None,
             disks: Vec::new(),
+            flash: None,
         }
     }
 

@@ -1,14 +1,23 @@
 //! Files for boot loaders: the kernel's image without ELF, a script for U-Boot that fetches and starts it, and the
-//! configuration by which other loaders (extlinux) do the same.
+//! configuration by which other loaders (extlinux) do the same; and the boot loaders that the tests start.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use object::elf::PT_LOAD;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
 
+use crate::apt::{Apt, Packages};
+use crate::efi;
+use crate::emulator;
+use crate::progress::Progress;
+
 /// U-Boot as Debian builds it for QEMU's machine, started by OpenSBI as a kernel is.
 pub const U_BOOT: &str = "/usr/lib/u-boot/qemu-riscv64_smode/uboot.elf";
+
+/// Debian's release and package with EDK2, and its two files.
+const EDK2: (&str, &str) = ("trixie", "qemu-efi-riscv64");
+const EDK2_FILES: [&str; 2] = ["RISCV_VIRT_CODE.fd", "RISCV_VIRT_VARS.fd"];
 
 /// Name of the kernel's image, as boot loaders know Linux's.
 pub const IMAGE: &str = "Image";
@@ -66,11 +75,15 @@ fn flat(content: &[u8]) -> Result<Vec<u8>> {
 /// Returns a script for U-Boot that fetches image and archive by TFTP from where it came itself, and starts the kernel
 /// with these boot words.
 pub fn script(words: &str) -> Vec<u8> {
-    let text = format!(
+    packed(&format!(
         "setenv bootargs '{words}'\n\
          tftpboot ${{kernel_addr_r}} {IMAGE} && tftpboot ${{ramdisk_addr_r}} initramfs.cpio && \
          booti ${{kernel_addr_r}} ${{ramdisk_addr_r}}:${{filesize}} ${{fdtcontroladdr}}\n"
-    );
+    ))
+}
+
+/// Makes an image of a script.
+fn packed(text: &str) -> Vec<u8> {
     let mut data = (text.len() as u32).to_be_bytes().to_vec();
     data.extend(0u32.to_be_bytes());
     data.extend(text.bytes());
@@ -86,6 +99,38 @@ pub fn script(words: &str) -> Vec<u8> {
     };
     let sum = crc32fast::hash(&header(0));
     [header(sum), data].concat()
+}
+
+/// Returns a script for U-Boot that fetches the file for EFI firmware from where it came itself, and starts it.
+pub fn efi_script() -> Vec<u8> {
+    packed(&format!("tftpboot ${{kernel_addr_r}} {} && bootefi ${{kernel_addr_r}} ${{fdtcontroladdr}}\n", efi::FILE))
+}
+
+/// Returns EDK2 for QEMU's machine, as its two flash memories want it: the code, and the firmware's variables. Debian's
+/// package is fetched into the user's cache once.
+///
+/// # Errors
+///
+/// It cannot be fetched.
+pub fn edk2(progress: &Progress) -> Result<[PathBuf; 2]> {
+    let [code, variables] = EDK2_FILES;
+    let directory = emulator::cache()?.join("edk2-riscv64");
+    let files = [directory.join(code), directory.join(variables)];
+    if !files.iter().all(|file| file.exists()) {
+        let activity = progress.start("Fetching EDK2 from Debian");
+        // The code last: it is there only if the variables are.
+        for file in [variables, code] {
+            emulator::keep(&directory.join(file), |work| {
+                std::fs::create_dir_all(work).with_context(|| format!("cannot make {}", work.display()))?;
+                let (suite, package) = EDK2;
+                let apt = Apt::new(work, suite, Packages::Programs("amd64"))?;
+                apt.update()?;
+                Ok(apt.unpacked(package)?.join("usr/share").join(package).join(file))
+            })?;
+        }
+        activity.finish("done");
+    }
+    Ok(files)
 }
 
 /// Returns the configuration for loaders that read `extlinux/extlinux.conf` beside image and archive.

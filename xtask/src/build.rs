@@ -47,6 +47,23 @@ const VDSO_LINK_FLAGS: [&str; 13] = [
     "--fatal-warnings",
 ];
 
+/// The package of the loader that EFI firmware starts, its linker script, and the linker's options.
+const EFI_LOADER: &str = "efi-loader";
+const EFI_LOADER_SCRIPT: &str = "kernel/efi-loader/efi-loader.ld";
+const EFI_LOADER_LINK_FLAGS: [&str; 11] = [
+    "-m",
+    "elf64lriscv",
+    "-shared",
+    "-Bsymbolic",
+    "--gc-sections",
+    "--no-undefined",
+    "-zmax-page-size=4096",
+    "-znoexecstack",
+    "-znorelro",
+    "--build-id=none",
+    "--strip-all",
+];
+
 /// The package of the kernel, and its program.
 pub const KERNEL: &str = "kernel-unix";
 
@@ -267,6 +284,22 @@ pub enum Harts {
     Several,
 }
 
+/// Builds the loader for EFI firmware; returns its ELF file.
+///
+/// # Errors
+///
+/// As [`build`].
+pub fn efi_loader(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress) -> Result<PathBuf> {
+    let builder = Builder { workspace, toolchain, progress };
+    let library = builder.library(EFI_LOADER, "Building the EFI loader")?;
+    let output = workspace.products().join("efi-loader.elf");
+    let mut linker = toolchain.linker();
+    linker.args(EFI_LOADER_LINK_FLAGS).arg("--script").arg(workspace.root.join(EFI_LOADER_SCRIPT));
+    linker.arg("-o").arg(&output).arg(library);
+    run_tool(linker, "linking the EFI loader")?;
+    Ok(output)
+}
+
 /// Builds the kernels that are suites of tests themselves: programs of rank `kernel` that are not the kernel.
 ///
 /// # Errors
@@ -349,13 +382,17 @@ impl Builder<'_> {
         command
     }
 
-    fn vdso(&self) -> Result<PathBuf> {
-        self.package(VDSO)?;
+    /// Compiles a package to position-independent code for the linker.
+    fn library(&self, package: &str, title: &str) -> Result<PathBuf> {
+        self.package(package)?;
         let mut command = self.cargo("rustc", Compiled::Kernel);
-        command.args(["--package", VDSO, "--lib", "--crate-type", "staticlib", "--", "-Crelocation-model=pic"]);
-        run_cargo(command, "Building the vDSO image", self.progress)?;
+        command.args(["--package", package, "--lib", "--crate-type", "staticlib", "--", "-Crelocation-model=pic"]);
+        run_cargo(command, title, self.progress)?;
+        Ok(self.output(Compiled::Kernel).join(format!("lib{}.a", package.replace('-', "_"))))
+    }
 
-        let library = self.output(Compiled::Kernel).join("libvdso.a");
+    fn vdso(&self) -> Result<PathBuf> {
+        let library = self.library(VDSO, "Building the vDSO image")?;
         let image = self.vdso_image();
         let part = image.with_extension("so.part");
         std::fs::create_dir_all(self.workspace.products())?;

@@ -737,7 +737,7 @@ pub struct Bench {
     /// Which benchmark; see --list.
     #[arg(value_enum, required_unless_present = "list")]
     pub name: Option<BenchName>,
-    /// Of `run`, the TOML file of the experiment.
+    /// Of `run`, the TOML file of the experiment; of `cycles`, one of its parts.
     #[arg(value_name = "FILE", required_if_eq("name", "run"))]
     pub file: Option<PathBuf>,
     /// Of a benchmark that boots one machine, which one; the default is the board's.
@@ -761,6 +761,15 @@ pub struct Bench {
     /// Of `fairness`, only this scenario.
     #[arg(long, value_name = "NAME")]
     pub scenario: Option<String>,
+    /// Of `cycles`, the number of the model's cores; 1 by default.
+    #[arg(long, value_name = "NUMBER")]
+    pub harts: Option<u8>,
+    /// Of `cycles`, cycles until the first word from memory; 30 by default.
+    #[arg(long, value_name = "CYCLES")]
+    pub latency: Option<u32>,
+    /// Of `cycles`, show where the cycles go, by function.
+    #[arg(long)]
+    pub profile: bool,
     /// Also keep the results in bench/results, with the source.
     #[arg(long)]
     pub record: bool,

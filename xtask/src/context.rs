@@ -125,6 +125,7 @@ impl Context {
             clock: Clock::Host,
             gdb_port: None,
             disks: Vec::new(),
+            flash: None,
         }
     }
 

@@ -8,9 +8,10 @@ use filesystem::cpio;
 
 use crate::board::Board;
 use crate::boot_loader;
-use crate::build::Products;
+use crate::build::{self, Products};
 use crate::children::{self, Ending};
 use crate::context::{Context, Need};
+use crate::efi;
 use crate::workspace::write_if_changed;
 
 const SCRIPT: &str = include_str!("../template/boot.sh");
@@ -65,6 +66,9 @@ pub fn make(context: &Context, products: &Products) -> Result<PathBuf> {
     write_if_changed(&directory.join(boot_loader::SCRIPT), &boot_loader::script(BOOT_WORDS))?;
     write_if_changed(&directory.join(EXTLINUX), boot_loader::extlinux(BOOT_WORDS).as_bytes())?;
     write_if_changed(&directory.join("initramfs.cpio"), &archive)?;
+    let loader = build::efi_loader(&context.workspace, &context.toolchain(Need::Boot)?, &context.progress)?;
+    let file = efi::file(&std::fs::read(loader)?, &boot_loader::image(&products.kernel)?, &archive, BOOT_WORDS)?;
+    write_if_changed(&directory.join(efi::FILE), &file)?;
     write_if_changed(&directory.join("boot"), script(&context.board, &programs).as_bytes())?;
     make_executable(&directory.join("boot"))?;
     write_if_changed(&directory.join("README.txt"), README.replace("@NAME@", &name).as_bytes())?;
@@ -78,6 +82,7 @@ pub fn make(context: &Context, products: &Products) -> Result<PathBuf> {
         "README.txt",
         "boot",
         boot_loader::SCRIPT,
+        efi::FILE,
         EXTLINUX,
         "initramfs.cpio",
         "kernel",

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::apt::{self, Apt, Packages};
+use crate::apt::{Apt, Packages};
 use crate::board::{Board, Variant};
 use crate::children::{self, Child, Ending};
 use crate::context::Context;
@@ -114,8 +114,19 @@ fn newer(progress: &Progress, name: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// Returns the name in the cache of what is made of these parts.
+pub fn name_of<T: AsRef<[u8]>>(what: &str, parts: impl IntoIterator<Item = T>) -> String {
+    let mut hash = Hash::new();
+    parts.into_iter().for_each(|part| hash.add(part.as_ref()));
+    format!("{what}-{:016x}", hash.0)
+}
+
 /// Puts a program into the cache that `make` makes in a directory of its own.
-fn keep(program: &Path, make: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
+///
+/// # Errors
+///
+/// It cannot be made, or not be put there.
+pub fn keep(program: &Path, make: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<()> {
     let directory = program.parent().context("the cache is no directory")?;
     remove_leftovers(directory);
     // Beside its place, so that the last step is a renaming. Two at once do not meet.
@@ -140,15 +151,7 @@ fn fetch_newer(progress: &Progress, suite: &str, package: &str, name: &str, work
     let apt = Apt::new(work, suite, Packages::Programs(architecture))?;
     apt.update()?;
     activity.detail(package);
-    apt.run("apt-get", &["download", package])?;
-    let mut entries = std::fs::read_dir(work)?.filter_map(|entry| Some(entry.ok()?.path()));
-    let file = entries
-        .find(|file| file.extension().is_some_and(|extension| extension == "deb"))
-        .context("apt-get has downloaded nothing")?;
-    let root = work.join("root");
-    let mut unpack = children::command("dpkg-deb");
-    unpack.arg("--extract").arg(&file).arg(&root);
-    apt::output(unpack, "unpacking QEMU")?;
+    let root = apt.unpacked(package)?;
     let program = root.join("usr/bin").join(name);
     if !toolchain::is_version(&program, OF_BENCHMARKS) {
         bail!("{} does not start on this host; install QEMU 8.1 or later", name);
@@ -190,12 +193,10 @@ fn remove_leftovers(directory: &Path) {
 
 /// Returns the place of an emulator in the cache.
 fn cached(board: &Board, patches: &Path) -> Result<PathBuf> {
-    let mut hash = Hash::new();
-    for file in series(patches)? {
-        hash.add(&std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
-    }
-    CONFIGURATION.iter().for_each(|option| hash.add(option.as_bytes()));
-    Ok(cache()?.join(format!("qemu-{:016x}", hash.0)).join(&board.qemu.program))
+    let read = |file: &PathBuf| std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+    let mut parts = series(patches)?.iter().map(read).collect::<Result<Vec<_>>>()?;
+    parts.extend(CONFIGURATION.map(|option| option.as_bytes().to_vec()));
+    Ok(cache()?.join(name_of("qemu", parts)).join(&board.qemu.program))
 }
 
 /// Returns the directory of the user's cache, which all clones on this host share.

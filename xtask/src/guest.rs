@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -183,10 +183,6 @@ impl Guest {
     /// The machine's emulator has not been built, the host cannot start it, or the log cannot be written. QEMU's own
     /// objections are reported by the first wait for a line.
     pub fn start(qemu: &Path, board: &Board, configuration: &Configuration, log: &Path, echo: Echo) -> Result<Guest> {
-        if let Some(directory) = log.parent() {
-            std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        }
-        let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         for forward in &configuration.forwards {
             if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, forward.host)) {
                 if error.kind() == io::ErrorKind::AddrInUse {
@@ -196,14 +192,32 @@ impl Guest {
             }
         }
         let mut command = children::command(emulator::program(board, configuration.machine, qemu)?);
-        command.args(board.arguments(configuration)).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.stdin(match &echo {
+        command.args(board.arguments(configuration));
+        let mut guest = Guest::of(command, "QEMU", &configuration.kernel, log, echo)?;
+        guest.ports = configuration.forwards.iter().map(|forward| forward.host).collect();
+        guest.status_on_console = board.qemu.status_on_console;
+        Ok(guest)
+    }
+
+    /// Starts a program that is a machine, with its serial line on standard output. `name` is that of the program, for
+    /// people.
+    ///
+    /// # Errors
+    ///
+    /// The program cannot be started, or the log cannot be written.
+    pub fn of(mut command: Command, name: &str, kernel: &Path, log: &Path, echo: Echo) -> Result<Guest> {
+        if let Some(directory) = log.parent() {
+            std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(match &echo {
             Echo::LogOnly => Stdio::null(),
             Echo::Terminal(_) => Stdio::piped(),
         });
-        let mut child = Child::start(&mut command, Ending::Kill).context("QEMU could not be started")?;
-        let stdout = child.pipes().stdout.take().context("QEMU has no output")?;
-        let mut stderr = child.pipes().stderr.take().context("QEMU has no output for errors")?;
+        let child = Child::start(&mut command, Ending::Kill);
+        let mut child = child.with_context(|| format!("{name} could not be started"))?;
+        let stdout = child.pipes().stdout.take().context("the machine has no output")?;
+        let mut stderr = child.pipes().stderr.take().context("the machine has no output for errors")?;
         let (sender, lines) = mpsc::channel();
         let reader = thread::spawn(move || read_serial(stdout, file, echo, &sender));
         let complaints = thread::spawn(move || {
@@ -217,10 +231,10 @@ impl Guest {
             reader: Some(reader),
             complaints: Some(complaints),
             log: log.to_path_buf(),
-            kernel: configuration.kernel.clone(),
-            ports: configuration.forwards.iter().map(|forward| forward.host).collect(),
+            kernel: kernel.to_path_buf(),
+            ports: Vec::new(),
             last_line: None,
-            status_on_console: board.qemu.status_on_console,
+            status_on_console: false,
         })
     }
 
@@ -494,6 +508,7 @@ mod tests {
                 clock: Clock::Host,
                 gdb_port: None,
                 disks: Vec::new(),
+                flash: None,
             };
             loop {
                 let qemu = self.directory.join("qemu");

@@ -317,7 +317,7 @@ impl Sampler {
 
 /// Leaves the lines out of functions, and the marks that have a meaning in stacks. The compiler's tables have only the
 /// last part of the name of a function that was inlined, so its file says where it is from.
-fn names(functions: Vec<String>) -> Vec<String> {
+pub fn names(functions: Vec<String>) -> Vec<String> {
     let name = |function: String| {
         let function = function.replace(';', ",");
         let Some((name, place)) = function.rsplit_once(" (") else { return function };
@@ -355,7 +355,7 @@ pub fn profile(context: &Context, arguments: &cli::Profile) -> Result<()> {
     if samples == 0 {
         bail!("the machine ended before the first sample; its output is {}", log.display());
     }
-    let graph = draw(&sampler.stacks, &name)?;
+    let graph = draw(&sampler.stacks, &name, "samples")?;
     let output = arguments.output.clone().unwrap_or_else(|| context.workspace.products().join("profile.svg"));
     std::fs::write(&output, graph).with_context(|| format!("cannot write {}", output.display()))?;
     let end = if ended { "to its end" } else { "until the limit; `--limit` sets it" };
@@ -368,11 +368,15 @@ fn of_kernel(stacks: &BTreeMap<String, u64>) -> u64 {
     stacks.iter().filter(|(stack, _)| stack.starts_with("kernel")).map(|(_, count)| count).sum()
 }
 
-/// Draws the stacks as a flame graph.
-fn draw(stacks: &BTreeMap<String, u64>, name: &str) -> Result<Vec<u8>> {
+/// Draws the stacks as a flame graph. `unit` is that of their counts.
+///
+/// # Errors
+///
+/// There is nothing to draw.
+pub fn draw(stacks: &BTreeMap<String, u64>, name: &str, unit: &str) -> Result<Vec<u8>> {
     let mut options = inferno::flamegraph::Options::default();
     options.title = format!("{name} on COPS, with its kernel");
-    options.count_name = "samples".into();
+    options.count_name = unit.into();
     options.deterministic = true;
     let lines: Vec<_> = stacks.iter().map(|(stack, count)| format!("{stack} {count}")).collect();
     let mut graph = Vec::new();
@@ -407,7 +411,7 @@ mod tests {
     #[test]
     fn stacks_become_a_graph() {
         let stacks = BTreeMap::from([("kernel;idle".into(), 3), ("hello;main;work".to_string(), 7)]);
-        let graph = String::from_utf8(draw(&stacks, "hello").unwrap()).unwrap();
+        let graph = String::from_utf8(draw(&stacks, "hello", "samples").unwrap()).unwrap();
         assert!(graph.contains("hello on COPS") && graph.contains("work (7 samples, 70.00%)"), "{graph}");
         assert_eq!(of_kernel(&stacks), 3);
     }

@@ -640,6 +640,16 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
                 Err(error) if arguments.filter.is_none() => eprintln!("note: left out: {name}: {error:#}"),
                 Err(error) => return Err(error),
             },
+            "EFI of U-Boot" => match toolchain::ensure_on_host(&[Item::UBoot], &context.progress) {
+                Ok(()) => short.push(on_all_harts.part(name, Boots::efi_of_u_boot)),
+                Err(error) if arguments.filter.is_none() => eprintln!("note: left out: {name}: {error:#}"),
+                Err(error) => return Err(error),
+            },
+            "EFI of EDK2" => match boot_loader::edk2(&context.progress) {
+                Ok(_) => short.push(on_all_harts.part(name, Boots::efi_of_edk2)),
+                Err(error) if arguments.filter.is_none() => eprintln!("note: left out: {name}: {error:#}"),
+                Err(error) => return Err(error),
+            },
             "profile" => short.push(on_one_hart.part(name, Boots::profile)),
             "faults" => short.extend(kernels.iter().map(|(name, kernel)| {
                 let kernel = kernel.clone();
@@ -981,6 +991,8 @@ const PARTS: [&str; 15] = [
     "standard library",
     "bundle",
     "boot loader",
+    "EFI of U-Boot",
+    "EFI of EDK2",
     "profile",
     "faults",
     "soak",
@@ -1037,7 +1049,7 @@ fn unsuited(board: &Board, part: &str) -> Option<String> {
             Some("the board has no disk".into())
         }
         "profile" if lacks(board::Equipment::FirstHart) => Some("the board's first hart runs no kernel".into()),
-        "bundle" | "boot loader" if !board.is_default() => Some(format!("it is for the board {}", Board::DEFAULT)),
+        "bundle" | "boot loader" | "EFI of U-Boot" | "EFI of EDK2" if !board.is_default() => Some(format!("it is for the board {}", Board::DEFAULT)),
         _ => None,
     }
 }
@@ -1538,23 +1550,78 @@ impl Boots<'_> {
         Ok((Tally::PASSED, Vec::new()))
     }
 
+    /// Returns an archive of one program: boot loaders fetch a few megabytes in a second.
+    fn archive_of_hello(&self) -> Result<Vec<u8>> {
+        let all = std::fs::read(&self.products.initramfs)?;
+        let mut archive = cpio::Writer::new(0);
+        for entry in cpio::entries(&all) {
+            let entry = entry?;
+            match entry.path {
+                b"bin" => archive.directory(entry.path, entry.permissions)?,
+                b"bin/hello" => archive.file(entry.path, entry.permissions, entry.data)?,
+                _ => {}
+            }
+        }
+        Ok(archive.finish())
+    }
+
+    /// Makes the file for EFI firmware, and returns the configuration of a machine without kernel and archive of its own.
+    fn efi(&self, directory: &Path, words: &str) -> Result<Configuration> {
+        let loader = build::efi_loader(&self.context.workspace, self.toolchain, &self.context.progress)?;
+        let kernel = boot_loader::image(&self.products.kernel)?;
+        let file = efi::file(&std::fs::read(loader)?, &kernel, &self.archive_of_hello()?, words)?;
+        std::fs::write(directory.join(efi::FILE), file)?;
+        let mut configuration = self.context.configuration(&self.products, &self.machine, String::new());
+        configuration.initramfs = directory.join("empty");
+        std::fs::write(&configuration.initramfs, "")?;
+        Ok(configuration)
+    }
+
+    /// Lets U-Boot fetch the file for EFI firmware over the network, and start it.
+    fn efi_of_u_boot(&self, log: &Path, show: Show) -> Found {
+        in_own_directory("efi-u-boot", |directory| {
+            let mut configuration = self.efi(directory, "init=/bin/hello")?;
+            std::fs::write(directory.join(boot_loader::SCRIPT), boot_loader::efi_script())?;
+            configuration.kernel = boot_loader::U_BOOT.into();
+            configuration.network = Network::Files { directory: directory.into(), first: boot_loader::SCRIPT };
+            self.says_hello(&self.toolchain.qemu, &configuration, log)?;
+            show("U-Boot's EFI started the file, and its program ran");
+            Ok((Tally::PASSED, Vec::new()))
+        })
+    }
+
+    /// Lets EDK2 start the file for EFI firmware, with boot words of the user's instead of the file's.
+    fn efi_of_edk2(&self, log: &Path, show: Show) -> Found {
+        let [code, variables] = boot_loader::edk2(&self.context.progress)?;
+        in_own_directory("efi-edk2", |directory| {
+            let mut configuration = self.efi(directory, "init=/bin/nothing")?;
+            configuration.kernel = directory.join(efi::FILE);
+            configuration.command_line = "init=/bin/hello".into();
+            let own = directory.join("variables");
+            std::fs::copy(variables, &own)?;
+            configuration.flash = Some([code, own]);
+            let qemu = emulator::of_benchmarks(self.context, &self.toolchain.qemu);
+            self.says_hello(&qemu, &configuration, log)?;
+            show("EDK2 started the file with words of its user, and its program ran");
+            Ok((Tally::PASSED, Vec::new()))
+        })
+    }
+
+    /// Boots a machine whose program greets, and ends.
+    fn says_hello(&self, qemu: &Path, configuration: &Configuration, log: &Path) -> Result<()> {
+        let mut guest = Guest::start(qemu, &self.context.board, configuration, log, Echo::LogOnly)?;
+        let expected = "Hello, world!";
+        guest.wait_for(expected, SILENCE_LIMIT, |line| (line.trim() == expected).then_some(()))?;
+        Ok(guest.wait_for_end(END_LIMIT)?)
+    }
+
     /// Lets U-Boot fetch the kernel's image and an archive over the network, and start them.
     fn boot_loader(&self, log: &Path, show: Show) -> Found {
         in_own_directory("boot-loader", |directory| {
-            let all = std::fs::read(&self.products.initramfs)?;
-            // The one program that is started: U-Boot fetches a few megabytes in a second.
-            let mut archive = cpio::Writer::new(0);
-            for entry in cpio::entries(&all) {
-                let entry = entry?;
-                match entry.path {
-                    b"bin" => archive.directory(entry.path, entry.permissions)?,
-                    b"bin/hello" => archive.file(entry.path, entry.permissions, entry.data)?,
-                    _ => {}
-                }
-            }
+            let archive = self.archive_of_hello()?;
             let write = |name: &str, content: &[u8]| std::fs::write(directory.join(name), content);
             write(boot_loader::IMAGE, &boot_loader::image(&self.products.kernel)?)?;
-            write("initramfs.cpio", &archive.finish())?;
+            write("initramfs.cpio", &archive)?;
             write(boot_loader::SCRIPT, &boot_loader::script("init=/bin/hello"))?;
             // QEMU's own archive, which U-Boot replaces.
             let empty = directory.join("empty");

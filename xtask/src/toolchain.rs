@@ -39,7 +39,7 @@ pub const RISCV_GCC: &str = "riscv64-linux-gnu-gcc";
 const RISCV_LIBC: &str = "/usr/riscv64-linux-gnu/lib/libc.a";
 
 /// Programs that a build of QEMU needs.
-const OF_QEMU_PROGRAMS: [(Item, &str); 7] = [
+const OF_QEMU_PROGRAMS: [(Item, &str); 9] = [
     (Item::Cc, "cc"),
     (Item::Make, "make"),
     (Item::Ninja, "ninja"),
@@ -47,15 +47,18 @@ const OF_QEMU_PROGRAMS: [(Item, &str); 7] = [
     (Item::Patch, "patch"),
     (Item::DpkgSource, "dpkg-source"),
     (Item::Strip, "strip"),
+    (Item::Verilator, "verilator"),
+    (Item::Cxx, "c++"),
 ];
 
 /// Files that a build of QEMU needs: a program that must be Debian's, and headers.
-const OF_QEMU_FILES: [(Item, &str); 5] = [
+const OF_QEMU_FILES: [(Item, &str); 6] = [
     (Item::Meson, "/usr/bin/meson"),
     (Item::Glib, "/usr/include/glib-2.0/glib.h"),
     (Item::Pixman, "/usr/include/pixman-1/pixman.h"),
     (Item::Slirp, "/usr/include/slirp/libslirp.h"),
     (Item::Fdt, "/usr/include/libfdt.h"),
+    (Item::FirmwareThatJumps, crate::rocket::FIRMWARE),
 ];
 
 /// Directory of programs from Debian's packages.
@@ -112,6 +115,14 @@ pub enum Item {
     E2fsprogs,
     /// The boot loader of many boards, for QEMU's machine.
     UBoot,
+    /// The program that makes programs of hardware descriptions; this and all below are for `bench cycles`.
+    Verilator,
+    /// The compiler of these programs.
+    Cxx,
+    /// The program that fetches packages of Python.
+    Pip,
+    /// The firmware that starts a kernel at a fixed address.
+    FirmwareThatJumps,
 }
 
 impl Item {
@@ -142,6 +153,10 @@ impl Item {
             Item::Strip => "binutils",
             Item::E2fsprogs => "e2fsprogs",
             Item::UBoot => "u-boot-qemu",
+            Item::Verilator => "verilator",
+            Item::Cxx => "g++",
+            Item::Pip => "python3-pip",
+            Item::FirmwareThatJumps => "opensbi",
         }
     }
 
@@ -172,6 +187,10 @@ impl Item {
             Item::Strip => "strip, for `machine`",
             Item::E2fsprogs => "mke2fs and e2fsck, for `image` and the tests of volumes",
             Item::UBoot => "U-Boot, for the tests of boot loaders",
+            Item::Verilator => "Verilator, for `bench cycles`",
+            Item::Cxx => "a C++ compiler, for `bench cycles`",
+            Item::Pip => "Python with pip, for `bench cycles`",
+            Item::FirmwareThatJumps => "OpenSBI that jumps, for `bench cycles`",
         }
     }
 }
@@ -451,6 +470,7 @@ pub fn look() -> Seen {
     for (item, program) in OF_QEMU_PROGRAMS {
         note(item, find_program(program).is_some());
     }
+    note(Item::Pip, said_by(children::command("python3").args(["-m", "pip", "--version"])).is_some());
     for (item, file) in OF_QEMU_FILES {
         note(item, Path::new(file).exists());
     }

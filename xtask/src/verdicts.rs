@@ -26,13 +26,14 @@ pub enum Outcome {
 }
 
 /// Benchmarks whose figures are counted, unless the figure's name says otherwise.
-const COUNTING: [&str; 11] = [
+const COUNTING: [&str; 12] = [
     "switch",
     "syscall",
     "matrix",
     "memory",
     "micro",
     "micro-latency",
+    "cycles",
     "scheduler",
     "ring-counter",
     "ring-pipes",

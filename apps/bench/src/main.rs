@@ -7,6 +7,8 @@
 //! repetitions. Other costs (starting, waiting for the end) are excluded by measuring twice with different numbers of
 //! repetitions and dividing the difference.
 //!
+//! A last argument `/N` divides the repetitions by N, for machines that are slow: cores in simulation.
+//!
 //! Results are lines that begin with `bench: ` and continue as JSON; all other output is for people.
 #![no_std]
 #![no_main]
@@ -28,6 +30,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt::Write;
 use core::pin::Pin;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use cops::time::Instant;
 use cops::{eprintln, println};
@@ -44,6 +47,14 @@ macro_rules! attempt {
             Err(error) => return Err(alloc::format!("{}:{}: {}: {error:?}", file!(), line!(), stringify!($result))),
         }
     };
+}
+
+/// The divisor of all numbers of repetitions.
+static DIVISOR: AtomicUsize = AtomicUsize::new(1);
+
+/// Returns the number of repetitions of a measurement that repeats this often where time is cheap.
+fn repetitions(usual: usize) -> usize {
+    (usual / DIVISOR.load(Ordering::Relaxed)).max(1)
 }
 
 /// Returns nanoseconds, which are instructions where this program is run for its figures.
@@ -79,6 +90,10 @@ fn series(id: &str, unit: &str, x_unit: &str, points: &[(f64, f64)]) {
 async fn main() -> i32 {
     let name = cops::arguments().nth(1).and_then(|name| name.to_str().ok()).unwrap_or("");
     let part = cops::arguments().nth(2).and_then(|part| part.to_str().ok()).unwrap_or("");
+    let divisor = cops::arguments().last().and_then(|last| last.to_str().ok()?.strip_prefix('/')?.parse().ok());
+    if let Some(divisor @ 1..) = divisor {
+        DIVISOR.store(divisor, Ordering::Relaxed);
+    }
     // Each a function of its own, so that none pays for the registers that another one saves.
     let measurement: Pin<Box<dyn Future<Output = Outcome> + Send>> = match name {
         "switch" => Box::pin(switch::measure()),

@@ -4,16 +4,15 @@
 use abi_unix::Counter;
 use cops::interrupt::{Receiver, SendRight};
 
-use crate::{Outcome, attempt, figure, now};
+use crate::{Outcome, attempt, figure, now, repetitions};
 
-/// Number of signals for each figure.
-const SENT: u64 = 100_000;
-/// Number of calls for each figure.
-const CALLS: u64 = 10_000;
-/// Number of rights that are granted and revoked.
-const RIGHTS: u64 = 1_000;
+/// Numbers of signals, of calls for each figure, and of rights that are granted and revoked, where time is cheap.
+const SENT: usize = 100_000;
+const CALLS: usize = 10_000;
+const RIGHTS: usize = 1_000;
 
 pub async fn measure() -> Outcome {
+    let [sent, calls, rights] = [SENT, CALLS, RIGHTS].map(|usual| repetitions(usual) as u64);
     let receiver = attempt!(Receiver::new());
     let right = attempt!(receiver.grant());
     // The first send determines the way of sending.
@@ -21,33 +20,33 @@ pub async fn measure() -> Outcome {
     receiver.wait().await;
 
     let (start, entries_before) = (now(), attempt!(entries()));
-    for _ in 0..SENT {
+    for _ in 0..sent {
         attempt!(right.send());
         while !receiver.try_wait() {
             core::hint::spin_loop();
         }
     }
     let (end, entries_after) = (now(), attempt!(entries()));
-    let handler = (end - start) as f64 / SENT as f64;
+    let handler = (end - start) as f64 / sent as f64;
     // The second look at the counters is an entry itself.
     let handler_entries = entries_after - entries_before - 1;
 
     // The receiver's own entries: a call that does nothing, and leaving the hart and coming back.
     let start = now();
-    for _ in 0..CALLS {
+    for _ in 0..calls {
         // SAFETY: the call has no pointers.
         let _ = unsafe { cops::system::call!(GetProcess) };
     }
-    let call = (now() - start) as f64 / CALLS as f64;
+    let call = (now() - start) as f64 / calls as f64;
     let start = now();
-    for _ in 0..CALLS {
+    for _ in 0..calls {
         cops::system::worker::yield_now();
     }
-    let visit = (now() - start) as f64 / CALLS as f64;
+    let visit = (now() - start) as f64 / calls as f64;
 
     // The first send through a right determines the way of sending, so it is part of the grant.
     let (mut grant, mut revocation) = (0, 0);
-    for _ in 0..RIGHTS {
+    for _ in 0..rights {
         let start = now();
         let granted = attempt!(receiver.grant());
         attempt!(granted.send());
@@ -68,16 +67,16 @@ pub async fn measure() -> Outcome {
     let (first, second) = attempt!(play_turns(1, &opening, (receiver, back), (other, right)).await);
     let (start, entries_before) = (now(), attempt!(entries()));
     // Kept, because dropping the rights is a call.
-    let _kept = attempt!(play_turns(SENT, &opening, first, second).await);
+    let _kept = attempt!(play_turns(sent, &opening, first, second).await);
     let (end, entries_after) = (now(), attempt!(entries()));
     // Printing interrupts the kernel.
     figure("handler", handler, "instructions");
     figure("entries", handler_entries as f64, "kernel entries");
     figure("call", call, "instructions");
     figure("visit", visit, "instructions");
-    figure("grant", grant as f64 / RIGHTS as f64, "instructions");
-    figure("revoke", revocation as f64 / RIGHTS as f64, "instructions");
-    figure("coroutine", (end - start) as f64 / (2 * SENT) as f64, "instructions");
+    figure("grant", grant as f64 / rights as f64, "instructions");
+    figure("revoke", revocation as f64 / rights as f64, "instructions");
+    figure("coroutine", (end - start) as f64 / (2 * sent) as f64, "instructions");
     figure("coroutine_entries", (entries_after - entries_before - 1) as f64, "kernel entries");
     Ok(())
 }

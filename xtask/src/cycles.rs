@@ -1,0 +1,470 @@
+//! `bench cycles`: what QEMU's counts of instructions cannot show, in cycles of [Rocket](crate::rocket) in RTL
+//! simulation.
+//!
+//! The parts are benchmarks that exist, with few repetitions: a second of the host is about 100,000 cycles. Each boots a
+//! machine of its own, as many at once as the host has processors. Their figures keep their names, behind the name of
+//! their part, and have cycles where they had instructions.
+//!
+//! The model has no way to show a number of instructions to a program, and QEMU none of cycles; both come from the same
+//! files of kernel and programs, and `bench switch` and `bench syscall` have the other half.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use filesystem::cpio;
+
+use crate::bench::{self, BenchName, Goal, Line, MARK, Results, Series};
+use crate::build::{Harts, Products, Variation};
+use crate::callers::SymbolisedProgram;
+use crate::cli;
+use crate::context::{Context, Need, command_line};
+use crate::figures::{count, table};
+use crate::guest::{Echo, Failure, FailureKind, Guest};
+use crate::profile;
+use crate::report;
+use crate::results;
+use crate::rocket::{self, Boot, Machine, Model};
+use crate::run::PROGRAM_ADDRESS;
+use crate::symbols::Symbols;
+use crate::workspace::write_if_changed;
+
+/// A measurement: its name, its program, and about how many cycles it takes.
+struct Part {
+    name: &'static str,
+    program: Program,
+    cycles: u64,
+}
+
+/// The program of a part.
+enum Program {
+    /// The program `bench` on the Unix kernel, with these arguments.
+    Bench(&'static [&'static str]),
+    /// A root task of the microkernel.
+    RootTask(&'static str),
+}
+
+/// All parts, the longest first, so that none is left alone at the end.
+const PARTS: [Part; 5] = [
+    Part { name: "switch", program: Program::Bench(&["switch", "/100"]), cycles: 50_000_000 },
+    Part { name: "async-calls", program: Program::Bench(&["async-calls", "count", "/64"]), cycles: 40_000_000 },
+    Part { name: "syscall", program: Program::Bench(&["syscall", "/33"]), cycles: 18_000_000 },
+    Part { name: "user-interrupt", program: Program::Bench(&["user-interrupt", "/500"]), cycles: 15_000_000 },
+    Part { name: "micro", program: Program::RootTask("micro-bench"), cycles: 12_000_000 },
+];
+
+/// Goals: largest good values.
+const GOALS: &[Goal] = &[
+    ("null_call_cycles", 240.0),
+    ("fp_call_extra_cycles", 40.0),
+    ("async_ready_ratio", 1.25),
+    ("async_pipe_ratio", 1.25),
+    ("yield_100_cycles", 110.0),
+    ("yield_1000_cycles", 170.0),
+    ("wake_cycles", 200.0),
+    ("spawn_cycles", 400.0),
+];
+
+/// Beginning of the model's lines about its progress.
+const PROGRESS: &str = "rocket: ";
+
+/// Longest time without a line: half an hour, as for other benchmarks.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// Number of functions in a profile.
+const FUNCTIONS: usize = 20;
+
+/// Measures all parts, or one.
+///
+/// # Errors
+///
+/// There is no such part, the model cannot be made, or a part does not come to its end.
+pub fn run(context: &Context, part: Option<&Path>, arguments: &cli::Bench) -> Result<()> {
+    let parts = chosen(part)?;
+    let harts = arguments.harts.unwrap_or(1);
+    if !(1..=rocket::MAXIMUM_HARTS).contains(&harts) {
+        bail!("the model has 1 to {} harts", rocket::MAXIMUM_HARTS);
+    }
+    if arguments.profile && harts != 1 {
+        bail!("--profile is of one hart");
+    }
+    let is_whole = parts.len() == PARTS.len() && harts == 1 && !arguments.profile;
+    if arguments.record && !is_whole {
+        bail!("--record goes with all parts on one hart");
+    }
+    let machine = Machine { harts, latency: arguments.latency.unwrap_or(rocket::LATENCY) };
+    let unix = context.build(Need::Boot)?.1;
+    let archive = archive_of_bench(context, &unix)?;
+    let micro = context.build_microkernel(Variation::new(if harts == 1 { Harts::One } else { Harts::Several }))?.1;
+    let model = Model::ensure(context, machine, arguments.profile)?;
+    let work = |part: &Part| {
+        let (kernel, initramfs, words) = match part.program {
+            Program::Bench(arguments) => {
+                let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+                // The same addresses and numbers in each run.
+                (&unix.kernel, archive.clone(), format!("aslr=off {}", command_line(bench::PROGRAM, &arguments)?))
+            }
+            Program::RootTask(name) => (&micro.kernel, context.workspace.products().join(name), String::new()),
+        };
+        let profile = arguments.profile.then(|| profile_of(context, part));
+        let boot = Boot { kernel, initramfs: &initramfs, words: &words, profile: profile.as_deref() };
+        measure(context, &model, part, &boot)
+    };
+    let lines = at_once(&parts, work)?;
+    if arguments.profile {
+        for part in &parts {
+            show_profile(context, &unix, &micro, part)?;
+        }
+    }
+    let lines: Vec<String> = parts.iter().zip(lines).flat_map(|(part, lines)| renamed(part, lines)).collect();
+    let results = results(&lines, machine, report::commit(&context.workspace.root))?;
+    if is_whole {
+        return bench::keep_and_show(context, &results, arguments);
+    }
+    print!("{}", bench::summary(&results));
+    if let Some(file) = &arguments.json {
+        let json = serde_json::to_string_pretty(&results)? + "\n";
+        std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Finds the parts to measure.
+fn chosen(name: Option<&Path>) -> Result<Vec<&'static Part>> {
+    let Some(name) = name else { return Ok(PARTS.iter().collect()) };
+    let found: Vec<_> = PARTS.iter().filter(|part| Path::new(part.name) == name).collect();
+    if found.is_empty() {
+        let names: Vec<_> = PARTS.iter().map(|part| part.name).collect();
+        bail!("`bench cycles` has no part `{}`; it has: {}", name.display(), names.join(", "));
+    }
+    Ok(found)
+}
+
+/// Makes an archive of the measuring program alone: each byte costs the simulated core time.
+fn archive_of_bench(context: &Context, products: &Products) -> Result<PathBuf> {
+    let all = std::fs::read(&products.initramfs)?;
+    let mut writer = cpio::Writer::new(0);
+    writer.directory(b"bin", 0o755)?;
+    writer.directory(b"tmp", 0o777)?;
+    for entry in cpio::entries(&all) {
+        let entry = entry?;
+        if entry.path == format!("bin/{}", bench::PROGRAM).as_bytes() {
+            writer.file(entry.path, entry.permissions, entry.data)?;
+        }
+    }
+    let file = context.workspace.products().join("initramfs-cycles.cpio");
+    write_if_changed(&file, &writer.finish())?;
+    Ok(file)
+}
+
+/// Does work for all parts, as much at once as the host has processors. The results have the order of the parts.
+fn at_once<T: Send>(parts: &[&Part], work: impl Fn(&Part) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let next = Mutex::new(parts.iter().enumerate());
+    let done = Mutex::new(Vec::new());
+    let take = || next.lock().ok().and_then(|mut next| next.next());
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some((place, part)) = take() {
+                    let result = work(part).with_context(|| format!("`{}` could not be measured", part.name));
+                    if let Ok(mut done) = done.lock() {
+                        done.push((place, result));
+                    }
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_default();
+    done.sort_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Boots a part and collects its lines.
+fn measure(context: &Context, model: &Model, part: &Part, boot: &Boot<'_>) -> Result<Vec<String>> {
+    let mut guest = model.start(context, boot, &format!("cycles-{}", part.name), Echo::LogOnly)?;
+    let activity = context.progress.start_steps(format!("Simulating {}", part.name), part.cycles);
+    let mut lines = Vec::new();
+    loop {
+        let next = guest.wait_for("a line of the benchmark or its end", LIMIT, |line| {
+            match line.strip_prefix(PROGRESS).map(str::parse) {
+                Some(Ok(cycles)) => activity.advance_to(part.cycles.min(cycles)),
+                _ => activity.detail(line),
+            }
+            lines.extend(line.strip_prefix(MARK).map(str::to_string));
+            Some(())
+        });
+        match next {
+            Ok(()) => {}
+            Err(failure) if ended_well(&failure) => return Ok(lines),
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+}
+
+fn ended_well(failure: &Failure) -> bool {
+    matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success())
+}
+
+/// Returns a part's lines with the part's name in front of theirs, and cycles as their unit.
+fn renamed(part: &Part, lines: Vec<String>) -> Vec<String> {
+    let renamed = |line: &String| {
+        let mut value: serde_json::Value = serde_json::from_str(line).ok()?;
+        let object = value.as_object_mut()?;
+        for key in ["id", "series"] {
+            if let Some(id) = object.get(key).and_then(serde_json::Value::as_str) {
+                let id = format!("{}-{id}", part.name);
+                object.insert(key.into(), id.into());
+            }
+        }
+        if object.get("unit").is_some_and(|unit| unit == "instructions") {
+            object.insert("unit".into(), "cycles".into());
+        }
+        Some(value.to_string())
+    };
+    // What is no result is an error later on, with the line.
+    lines.iter().map(|line| renamed(line).unwrap_or_else(|| line.clone())).collect()
+}
+
+/// Converts lines to results, with the figures that follow from others.
+fn results(lines: &[String], machine: Machine, commit: String) -> Result<Results> {
+    let mut lines = lines.to_vec();
+    let (mut figures, mut series) = (BTreeMap::new(), Vec::new());
+    for line in &lines {
+        match serde_json::from_str(line).with_context(|| format!("the benchmark printed no result: {line}"))? {
+            Line::Figure { id, value, .. } => drop(figures.insert(id, value)),
+            Line::Series(one) => series.push(one),
+        }
+    }
+    let derived = derived(&figures, &series);
+    let goals: Vec<Goal> = GOALS.iter().filter(|(id, _)| derived.iter().any(|one| one.0 == *id)).copied().collect();
+    lines.extend(
+        derived.into_iter().map(|(id, value, unit)| {
+            serde_json::json!({ "id": id, "value": value, "unit": unit }).to_string()
+        }),
+    );
+    let (figures, series) = bench::figures(&lines, &goals, &[])?;
+    Ok(Results {
+        bench: BenchName::Cycles.name(),
+        commit,
+        machine: machine.description(),
+        figures,
+        series,
+        notes: Vec::new(),
+    })
+}
+
+/// Returns the figures that have goals, as far as their parts were measured.
+fn derived(figures: &BTreeMap<String, f64>, series: &[Series]) -> Vec<(&'static str, f64, &'static str)> {
+    let of = |id: &str| figures.get(id).copied();
+    let ratio = |one: &str, other: &str| Some(of(one)? / of(other)?);
+    let points = |id: &str| series.iter().find(|one| one.id == id).map(|one| &one.points[..]);
+    let at = |id: &str, x: f64| points(id)?.iter().find(|point| point.0 == x).map(|point| point.1);
+    let most = |id: &str| points(id)?.iter().map(|point| point.1).reduce(f64::max);
+    let null = of("syscall-null");
+    [
+        ("null_call_cycles", null, "cycles"),
+        ("fp_call_extra_cycles", null.and_then(|null| Some(of("syscall-null-floating-point")? - null)), "cycles"),
+        ("async_ready_ratio", ratio("syscall-read-async", "syscall-read"), "times"),
+        ("async_pipe_ratio", ratio("syscall-pipe-async", "syscall-pipe"), "times"),
+        ("yield_100_cycles", at("switch-yield", 100.0), "cycles"),
+        ("yield_1000_cycles", at("switch-yield", 1000.0), "cycles"),
+        ("wake_cycles", most("switch-wake"), "cycles"),
+        ("spawn_cycles", most("switch-spawn"), "cycles"),
+    ]
+    .into_iter()
+    .filter_map(|(id, value, unit)| Some((id, value?, unit)))
+    .collect()
+}
+
+/// Returns the file of a part's counts.
+fn profile_of(context: &Context, part: &Part) -> PathBuf {
+    context.workspace.products().join(format!("cycles-{}.counts", part.name))
+}
+
+/// The counts of instructions, or of a function's.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counts {
+    cycles: u64,
+    instructions: u64,
+    transfers: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Counts) {
+        self.cycles += other.cycles;
+        self.instructions += other.instructions;
+        self.transfers += other.transfers;
+    }
+}
+
+/// The counts of one measurement: the line that reports it, and its instructions by address.
+type Section = (String, Vec<(u64, Counts)>);
+
+/// Reads the counts that the model has written.
+fn sections(text: &str) -> Result<Vec<Section>> {
+    let mut sections: Vec<Section> = Vec::new();
+    for line in text.lines() {
+        if let Some(result) = line.strip_prefix(MARK) {
+            sections.push((result.into(), Vec::new()));
+            continue;
+        }
+        let numbers = || {
+            let (address, counts) = line.split_once(' ')?;
+            let mut counts = counts.split(' ').map(|number| number.parse().ok());
+            let mut next = || counts.next().flatten();
+            let counts = Counts { cycles: next()?, instructions: next()?, transfers: next()? };
+            Some((u64::from_str_radix(address, 16).ok()?, counts))
+        };
+        let (one, section) = numbers().zip(sections.last_mut()).with_context(|| format!("no counts: {line}"))?;
+        section.1.push(one);
+    }
+    Ok(sections)
+}
+
+/// The code of a machine by address.
+struct Code {
+    kernel: Symbols,
+    program: SymbolisedProgram,
+}
+
+impl Code {
+    /// Returns the function at an address, and where it is.
+    fn function(&self, address: u64) -> String {
+        let (place, functions) = match address {
+            0xffff_0000_0000_0000.. => ("kernel", self.kernel.functions_at(address)),
+            0x8000_0000..0x8020_0000 => ("firmware", Vec::new()),
+            _ => ("program", self.program.functions_at(address.wrapping_sub(PROGRAM_ADDRESS))),
+        };
+        // The outermost function is the one that others call.
+        match profile::names(functions).pop() {
+            Some(function) => format!("{place};{function}"),
+            None if place == "program" => "scheduler".into(),
+            None => place.into(),
+        }
+    }
+}
+
+/// Prints where a part's cycles go, for each of its figures, and draws a flame graph of all of them.
+fn show_profile(context: &Context, unix: &Products, micro: &Products, part: &Part) -> Result<()> {
+    let (products, name) = match part.program {
+        Program::Bench(_) => (unix, bench::PROGRAM),
+        Program::RootTask(name) => (micro, name),
+    };
+    let file = products.files.iter().find(|(other, _)| other == name).map(|(_, file)| file);
+    let program = file.with_context(|| format!("there is no program `{name}`"))?;
+    let code = Code { kernel: Symbols::load(&products.kernel)?, program: SymbolisedProgram::load(program)? };
+    let counts = profile_of(context, part);
+    let text = std::fs::read_to_string(&counts).with_context(|| format!("cannot read {}", counts.display()))?;
+    let mut graph = BTreeMap::new();
+    for (line, instructions) in sections(&text)? {
+        let Ok(Line::Figure { id, .. }) = serde_json::from_str(&line) else { continue };
+        let mut functions: BTreeMap<String, Counts> = BTreeMap::new();
+        for (address, counts) in instructions {
+            functions.entry(code.function(address)).or_default().add(counts);
+        }
+        for (function, counts) in &functions {
+            *graph.entry(format!("{id};{function}")).or_default() += counts.cycles;
+        }
+        println!("{}-{id}, and what is done before it", part.name);
+        println!("{}", table_of(&functions));
+    }
+    let output = context.workspace.products().join(format!("cycles-{}.svg", part.name));
+    std::fs::write(&output, profile::draw(&graph, part.name, "cycles")?)?;
+    println!("{}", output.display());
+    Ok(())
+}
+
+/// Formats the functions with the most cycles.
+fn table_of(functions: &BTreeMap<String, Counts>) -> String {
+    let total: u64 = functions.values().map(|counts| counts.cycles).sum();
+    let mut functions: Vec<_> = functions.iter().collect();
+    functions.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.cycles));
+    let rows: Vec<_> = functions
+        .into_iter()
+        .take(FUNCTIONS)
+        .map(|(function, counts)| {
+            vec![
+                function.replace(';', ": "),
+                format!("{:.1} %", 100.0 * counts.cycles as f64 / total.max(1) as f64),
+                count(counts.cycles),
+                count(counts.instructions),
+                format!("{:.2}", counts.cycles as f64 / counts.instructions.max(1) as f64),
+                count(counts.transfers),
+            ]
+        })
+        .collect();
+    table(&["function", "share", "cycles", "instructions", "cycles of one", "transfers"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_follow_from_those_of_the_parts() {
+        let part = |name: &str| PARTS.iter().find(|part| part.name == name).unwrap();
+        let figure = |id: &str, value: f64| format!(r#"{{"id": "{id}", "value": {value}, "unit": "instructions"}}"#);
+        let syscall = [("null", 250.0), ("null-floating-point", 358.0), ("read", 100.0), ("read-async", 166.0)];
+        let mut lines = renamed(part("syscall"), syscall.map(|(id, value)| figure(id, value)).to_vec());
+        let yields = r#"{"series": "yield", "unit": "instructions", "x_unit": "coroutines", "points": [[1, 94], [100, 117]]}"#;
+        lines.extend(renamed(part("switch"), vec![yields.into()]));
+        let results = results(&lines, Machine { harts: 1, latency: 30 }, "c".into()).unwrap();
+        let of = |id: &str| results.figures.iter().find(|figure| figure.id == id).map(|one| (one.value, one.met));
+        assert_eq!(of("syscall-null"), Some((250.0, None)));
+        assert_eq!(of("null_call_cycles"), Some((250.0, Some(false))));
+        assert_eq!(of("fp_call_extra_cycles"), Some((108.0, Some(false))));
+        assert_eq!(of("async_ready_ratio"), Some((1.66, Some(false))));
+        assert_eq!(of("yield_100_cycles"), Some((117.0, Some(false))));
+        // Not measured here, and no error.
+        assert_eq!((of("yield_1000_cycles"), of("async_pipe_ratio")), (None, None));
+        assert!(results.figures.iter().all(|figure| figure.unit != "instructions"));
+        assert_eq!(results.series[0].id, "switch-yield");
+    }
+
+    #[test]
+    fn lines_that_are_no_results_are_errors() {
+        let lines = renamed(&PARTS[0], vec!["nonsense".into()]);
+        let error = results(&lines, Machine { harts: 1, latency: 30 }, String::new()).unwrap_err();
+        assert!(error.to_string().contains("nonsense"), "{error}");
+    }
+
+    #[test]
+    fn parts_are_chosen_by_name() {
+        assert_eq!(chosen(None).unwrap().len(), PARTS.len());
+        assert_eq!(chosen(Some(Path::new("syscall"))).unwrap()[0].name, "syscall");
+        let error = chosen(Some(Path::new("matrix"))).err().unwrap().to_string();
+        assert!(error.contains("no part `matrix`") && error.contains("switch"), "{error}");
+    }
+
+    #[test]
+    fn parts_that_are_done_at_once_keep_their_order() {
+        let parts: Vec<_> = PARTS.iter().collect();
+        let names = at_once(&parts, |part| Ok(part.name)).unwrap();
+        assert_eq!(names, PARTS.each_ref().map(|part| part.name));
+        let error = at_once(&parts, |part| match part.name {
+            "syscall" => bail!("no"),
+            _ => Ok(()),
+        });
+        assert!(format!("{:#}", error.unwrap_err()).contains("`syscall` could not be measured: no"));
+    }
+
+    #[test]
+    fn counts_are_read_by_figure() {
+        let text = "bench: {\"id\": \"null\"}\n80200000 10 3 1\nffffffff80200000 5 1 0\nbench: {\"id\": \"pipe\"}\n";
+        let sections = sections(text).unwrap();
+        assert_eq!(sections.len(), 2);
+        let one = Counts { cycles: 10, instructions: 3, transfers: 1 };
+        assert_eq!(sections[0].1[0], (0x8020_0000, one));
+        assert_eq!(sections[0].1[1].0, 0xffff_ffff_8020_0000);
+        assert!(sections[1].1.is_empty());
+        let functions = BTreeMap::from([("kernel;f".to_string(), one)]);
+        let text = table_of(&functions);
+        assert!(text.contains("kernel: f") && text.contains("100.0 %") && text.contains("3.33"), "{text}");
+        for wrong in ["80200000 1 2 3", "bench: x\nzz 1 2 3", "bench: x\n1 2 3"] {
+            assert!(super::sections(wrong).is_err(), "{wrong}");
+        }
+    }
+}
