@@ -18,6 +18,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use filesystem::cpio;
 
 use crate::children::{self, Child, Ending};
+use crate::instructions;
 use crate::linux_target;
 use crate::progress::{Activity, Progress};
 use crate::toolchain::{Item, Toolchain, install_command};
@@ -406,6 +407,7 @@ impl Builder<'_> {
         let content = std::fs::read(&part)?;
         let names = [&scheduler::entry::NAMES[..], &vdso::NAMES_OF_LINUX].concat();
         vdso::check(&content, &names)?;
+        instructions::check(&content).context("the vDSO image cannot run in the kernel")?;
         write_if_changed(&image, &content)?;
         let _ = std::fs::remove_file(&part);
         Ok(image)
@@ -552,7 +554,10 @@ impl Builder<'_> {
         let product = self.workspace.products().join(name);
         let built = self.output(part).join(program);
         let content = std::fs::read(&built).with_context(|| format!("cargo made no {}", built.display()))?;
-        write_if_changed(&product, &content)?;
+        if std::fs::read(&product).ok().as_ref() != Some(&content) {
+            instructions::check(&content).with_context(|| format!("{} cannot run", built.display()))?;
+            write_if_changed(&product, &content)?;
+        }
         Ok(product)
     }
 }

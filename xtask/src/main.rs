@@ -40,6 +40,7 @@ mod gdb;
 mod guest;
 mod image;
 mod images;
+mod instructions;
 mod interrupt;
 mod ipc;
 mod lanes;

@@ -33,6 +33,8 @@ pub struct HartArea {
     pub satp: AtomicU64,
     /// Token of the floating-point contents in the registers; 0 for none.
     pub token: AtomicU64,
+    /// The same while the floating-point unit is on; 0 while it is off.
+    pub unit: AtomicU64,
     /// Token of the supervisor registers of a virtualised program in the hart; 0 for none.
     pub supervisor_token: AtomicU64,
     /// Number of tokens that this hart has made.
@@ -56,6 +58,7 @@ impl HartArea {
             hart_id: AtomicU64::new(0),
             satp: AtomicU64::new(0),
             token: AtomicU64::new(0),
+            unit: AtomicU64::new(0),
             supervisor_token: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             virtualised: AtomicUsize::new(0),

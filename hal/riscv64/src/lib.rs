@@ -30,7 +30,8 @@
 //!
 //! and links with `-Tkernel.ld`, which this crate's build script puts on the search path. It is compiled with
 //! `-Cforce-frame-pointers=yes`, for the list of callers in fault reports. Kernel code must not use floating point: the
-//! unit is off, so that programs' registers need not be saved, and its use is a fault like any other.
+//! registers may be a program's. The build refuses a kernel with such an instruction; until a program has used the unit
+//! it is off, and its use is a fault like any other.
 #![cfg_attr(not(test), no_std)]
 
 pub mod tables;

@@ -9,11 +9,15 @@
 //! **Virtualised programs** use the same code: they run in VS-mode (`guest`), from which traps arrive here with causes
 //! of their own. `sret` returns to VS-mode, because a trap records its origin in `sstatus` and `hstatus`.
 //!
-//! **Floating point** is lazy in both directions. The unit is off in the kernel, so that kernel code that uses it by
-//! mistake faults. It is off in user mode too unless the hart's registers already hold this program's contents (equal
-//! tokens). A program's first use is an illegal instruction; the contents are loaded and the instruction runs again. If
-//! the program changed the registers they are saved at the next trap, because the program may continue on another hart;
-//! a new token then records that this hart still holds them, and makes every older copy stale.
+//! **Floating point** is lazy in both directions. The unit is off until a program uses it: that is an illegal
+//! instruction, its contents are loaded, and the instruction runs again. From then on the unit stays on, in the kernel
+//! too, until the hart enters a program whose contents are not in its registers; a change of the unit's state costs a
+//! processor more than the rest of this code. If the program changed the registers they are saved at the next trap,
+//! because the program may continue on another hart; a new token then records that this hart still holds them, and makes
+//! every older copy stale.
+//!
+//! **No kernel uses the unit**: its registers may be a program's. The build looks at each instruction of a kernel for
+//! that (`xtask/src/instructions.rs`), so nothing has to fault for it.
 
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::Relaxed;
@@ -176,15 +180,14 @@ mod cause {
 #[inline(always)]
 pub fn enter_user(context: &mut UserContext) -> Trap {
     loop {
-        let token = context.token();
-        if token != 0 && token == hart::this().token.load(Relaxed) {
-            // SAFETY: this turns the unit on for the program whose contents are in its registers.
-            unsafe { set_csr!(csr::SSTATUS, STATUS_FS_CLEAN) };
+        // Both are 0 for programs that have not used the unit.
+        if context.token() != hart::this().unit.load(Relaxed) {
+            switch_unit(context.token());
         }
         let cause = visit(context);
         // Without a token the unit was off.
-        if context.token() != 0 {
-            leave_floating_point(context);
+        if context.token() != 0 && read_csr!(csr::SSTATUS) & STATUS_FS == STATUS_FS {
+            save_floating_point(context);
         }
         if cause & !cause::VIRTUALISED_CALL_BIT == cause::USER_CALL {
             context.pc += 4;
@@ -224,7 +227,7 @@ fn visit(context: &mut UserContext) -> u64 {
 #[inline(never)]
 fn unusual(context: &mut UserContext, cause: u64) -> Option<Trap> {
     // The unit was on if the registers hold this program's contents.
-    let was_on = context.token() != 0 && context.token() == hart::this().token.load(Relaxed);
+    let was_on = context.token() != 0 && context.token() == hart::this().unit.load(Relaxed);
     let value = read_csr!(csr::STVAL);
     let wants_unit = cause == cause::ILLEGAL_INSTRUCTION && !was_on && may_be_floating_point(value as u32);
     if wants_unit && !context.is_floating_point_forbidden() {
@@ -258,37 +261,56 @@ fn may_be_floating_point(bits: u32) -> bool {
     }
 }
 
-/// Saves the floating-point contents if the program changed them, and turns the unit off. Called after a visit with the
-/// unit on.
+/// Turns the unit on for the program whose contents are in the registers, and off for every other.
 #[cold]
 #[inline(never)]
-fn leave_floating_point(context: &mut UserContext) {
-    let status = read_csr!(csr::SSTATUS);
-    if status & STATUS_FS == 0 {
-        return;
+fn switch_unit(token: u64) {
+    let hart = hart::this();
+    if token != 0 && token == hart.token.load(Relaxed) {
+        // SAFETY: the program's contents are in the registers.
+        unsafe { set_csr!(csr::SSTATUS, STATUS_FS_CLEAN) };
+        hart.unit.store(token, Relaxed);
+    } else if hart.unit.load(Relaxed) != 0 {
+        // SAFETY: the kernel does not use the unit.
+        unsafe { clear_csr!(csr::SSTATUS, STATUS_FS) };
+        hart.unit.store(0, Relaxed);
     }
-    if status & STATUS_FS == STATUS_FS {
-        let registers = (&raw mut *context.floating_point_mut()).cast();
-        // SAFETY: the unit is still on, and the memory is the context's, with room for all registers.
-        unsafe { hal_save_floating_point(registers) };
-        context.set_token(hart::this().new_token());
-    }
-    // SAFETY: the kernel does not use the unit.
-    unsafe { clear_csr!(csr::SSTATUS, STATUS_FS) };
 }
 
-/// Loads the program's floating-point contents, so that the unit is on at its next visit. An instruction that is
-/// illegal for another reason traps once more, with the unit on.
+/// Saves the floating-point contents, which the program has changed. The unit is on.
+#[cold]
+#[inline(never)]
+fn save_floating_point(context: &mut UserContext) {
+    let registers = (&raw mut *context.floating_point_mut()).cast();
+    // SAFETY: the unit is on, and the memory is the context's, with room for all registers. They are as in memory now.
+    unsafe {
+        hal_save_floating_point(registers);
+        clear_csr!(csr::SSTATUS, STATUS_FS & !STATUS_FS_CLEAN);
+    }
+    hold(context);
+}
+
+/// Loads the program's floating-point contents, with which the unit is on from now on. An instruction that is illegal
+/// for another reason traps once more.
 #[cold]
 fn load_floating_point(context: &mut UserContext) {
     let registers = (&raw const *context.floating_point()).cast();
-    // SAFETY: the unit is turned on around the loads; the kernel does not use its registers.
+    // SAFETY: the unit is on for the loads, and what they change are no registers of the kernel. They are as in memory
+    // afterwards.
     unsafe {
-        set_csr!(csr::SSTATUS, STATUS_FS_CLEAN);
+        set_csr!(csr::SSTATUS, STATUS_FS);
         hal_load_floating_point(registers);
-        clear_csr!(csr::SSTATUS, STATUS_FS);
+        clear_csr!(csr::SSTATUS, STATUS_FS & !STATUS_FS_CLEAN);
     }
-    context.set_token(hart::this().new_token());
+    hold(context);
+}
+
+/// Notes that this hart's registers hold a program's contents, and that the unit is on for it.
+fn hold(context: &mut UserContext) {
+    let hart = hart::this();
+    let token = hart.new_token();
+    hart.unit.store(token, Relaxed);
+    context.set_token(token);
 }
 
 /// Converts a cause and its value into a [`Trap`].

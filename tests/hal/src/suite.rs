@@ -93,7 +93,7 @@ fn commit(name: &str) {
             // SAFETY: as above.
             println!("{}", unsafe { (core::hint::black_box(8) as *const u8).read_volatile() });
         }
-        // SAFETY: as above: an instruction of the floating-point unit, which is off in the kernel.
+        // SAFETY: as above: an instruction of the floating-point unit, which is off until a program has used it.
         "floating-point" => unsafe { core::arch::asm!("fcvt.d.w f0, zero") },
         _ => println!("there is no fault called {name}"),
     }
