@@ -282,6 +282,7 @@ KEYS
   Ctrl-C            end QEMU and come back
   Ctrl-A X          the same, as in QEMU
   Ctrl-A Ctrl-C     send Ctrl-C to the program in the machine
+  Ctrl-A W          show where every worker is, and what every coroutine waits for
   Ctrl-A Ctrl-A     send Ctrl-A
   Ctrl-A H          show these keys
 
@@ -308,7 +309,7 @@ pub struct Run {
     /// The program's arguments; behind `--` they may begin with a dash.
     #[arg(trailing_var_arg = true, value_name = "ARGS")]
     pub arguments: Vec<String>,
-    /// Boot words of the microkernel, which the book's chapter lists.
+    /// Boot words for the kernel in addition to those of the other options; the book lists them.
     #[arg(long, value_name = "WORDS")]
     pub words: Option<String>,
     /// Put a file of the host, or a directory with all below it, into the machine, which works on a copy in memory. The
@@ -458,6 +459,7 @@ EXIT STATUS
 KEYS
   Ctrl-C            end QEMU and come back
   Ctrl-A Ctrl-C     send Ctrl-C to the program in the machine
+  Ctrl-A W          show where every worker is, and what every coroutine waits for
   Ctrl-A H          show all keys
 
 EXAMPLES
@@ -487,7 +489,7 @@ pub struct LinuxRun {
 /// A program to be watched while it runs.
 #[derive(Args, Debug)]
 pub struct Watch {
-    /// The program to start, from the initramfs's /bin.
+    /// The program to start: the name of one of the tree, or a path as for `run`.
     pub program: String,
     /// The program's arguments.
     #[arg(last = true, value_name = "ARGS")]

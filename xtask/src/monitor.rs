@@ -14,8 +14,9 @@ use abi_unix::trace::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::cli;
-use crate::context::{Context as Tools, Need, command_line};
+use crate::context::{Context as Tools, command_line};
 use crate::guest::{self, Echo, Forward, Guest};
+use crate::own;
 use crate::perfetto;
 
 /// The program in the machine, and the port where it listens.
@@ -35,12 +36,8 @@ struct Watched {
 }
 
 fn start(tools: &Tools, watch: &cli::Watch, what: &str, kernel_words: &str) -> Result<Watched> {
-    let (toolchain, products) = tools.build(Need::Boot)?;
-    let name = watch.program.trim_start_matches("/bin/");
-    if !products.programs.iter().any(|program| program == name) {
-        bail!("there is no program `{name}`; there are: {}", products.programs.join(", "));
-    }
-    let mut arguments = vec![what.to_string(), watch.program.clone()];
+    let (toolchain, products, name) = own::prepare(tools, watch.program.trim_start_matches("/bin/"), &[])?;
+    let mut arguments = vec![what.to_string(), name];
     arguments.extend(watch.arguments.iter().cloned());
     let command_line = kernel_words.to_string() + &watch.boot.scheduling.words() + &command_line(MONITOR, &arguments)?;
     let mut configuration = tools.configuration(&products, &watch.boot.machine, command_line);

@@ -44,7 +44,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The machine cannot be built or started, fails, or does not end within its limit.
 pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
     let (toolchain, products, command_line, program) = match arguments.kernel {
-        Kernel::Unix if arguments.words.is_some() => bail!("--words goes with --kernel micro"),
         Kernel::Micro if arguments.init.is_some() => {
             bail!("--init goes with --kernel unix: the root task is the first program")
         }
@@ -62,6 +61,13 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
             CoreDisk::words() + &arguments.boot.scheduling.words() + &self::command_line("shell", &given)?
         }
         None => command_line,
+    };
+    let command_line = match (&arguments.words, arguments.kernel) {
+        (Some(words), Kernel::Unix) if words.split_whitespace().any(|word| word == "--") => {
+            bail!("--words has boot words alone: the program's arguments come last, behind `--`")
+        }
+        (Some(words), Kernel::Unix) => format!("{words} {command_line}"),
+        _ => command_line,
     };
     let mut configuration = context.configuration(&products, &arguments.boot.machine, command_line);
     arguments.boot.connect(&mut configuration)?;

@@ -635,7 +635,8 @@ system_calls! {
     Wait = 260 wait4(process: Number, status: Output, options: Number, usage: Output) Possible;
     /// Reads and sets a limit of a process (0: the caller). Limits of amounts (`RLIMIT_NPROC` and those of COPS from
     /// 0x1000 on: kernel memory, file memory, calls in flight) hold for the process together with all that it starts
-    /// afterwards; `RLIMIT_NOFILE` and `RLIMIT_AS` for each; Linux's other limits limit nothing.
+    /// afterwards; `RLIMIT_NOFILE`, `RLIMIT_AS` and `RLIMIT_CORE` for each; Linux's other limits limit
+    /// nothing.
     ProcessLimit = 261 prlimit64(process: Number, resource: Number, new: Input, old: Output) Never;
     /// Does nothing, as `sync`.
     SynchroniseFileSystem = 267 syncfs(descriptor: Descriptor) Never;
