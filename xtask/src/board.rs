@@ -519,9 +519,9 @@ mod tests {
             network: Network::default(),
             forwards: Vec::new(),
             clock: Clock::Host,
+            flash: None,
             gdb_port: None,
             disks: Vec::new(),
-            flash: None,
         }
     }
 

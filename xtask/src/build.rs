@@ -31,40 +31,25 @@ const VDSO: &str = "vdso";
 /// Linker script of the vDSO image.
 const VDSO_SCRIPT: &str = "scheduler/vdso/vdso.ld";
 
-/// Linker options of the vDSO image; the documentation of the `vdso` crate gives the reasons.
-const VDSO_LINK_FLAGS: [&str; 13] = [
+/// Linker options of images that lie at any page; the documentation of the `vdso` crate gives the reasons.
+const IMAGE_LINK_FLAGS: [&str; 8] = [
     "-m",
     "elf64lriscv",
     "-shared",
     "-Bsymbolic",
     "--gc-sections",
     "--no-undefined",
-    "-zrodynamic",
     "-zmax-page-size=4096",
-    "-znoexecstack",
-    "--hash-style=both",
     "--build-id=none",
-    "-soname=cops-vdso.so.1",
-    "--fatal-warnings",
 ];
+/// Further ones of the vDSO image, and of the EFI loader.
+const VDSO_LINK_FLAGS: [&str; 5] =
+    ["-zrodynamic", "-znoexecstack", "--hash-style=both", "-soname=cops-vdso.so.1", "--fatal-warnings"];
+const EFI_LOADER_LINK_FLAGS: [&str; 3] = ["-znoexecstack", "-znorelro", "--strip-all"];
 
-/// The package of the loader that EFI firmware starts, its linker script, and the linker's options.
+/// The package of the loader that EFI firmware starts, and its linker script.
 const EFI_LOADER: &str = "efi-loader";
 const EFI_LOADER_SCRIPT: &str = "kernel/efi-loader/efi-loader.ld";
-const EFI_LOADER_LINK_FLAGS: [&str; 11] = [
-    "-m",
-    "elf64lriscv",
-    "-shared",
-    "-Bsymbolic",
-    "--gc-sections",
-    "--no-undefined",
-    "-zmax-page-size=4096",
-    "-znoexecstack",
-    "-znorelro",
-    "--build-id=none",
-    "--strip-all",
-];
-
 /// The package of the kernel, and its program.
 pub const KERNEL: &str = "kernel-unix";
 
@@ -295,7 +280,11 @@ pub fn efi_loader(workspace: &Workspace, toolchain: &Toolchain, progress: &Progr
     let library = builder.library(EFI_LOADER, "Building the EFI loader")?;
     let output = workspace.products().join("efi-loader.elf");
     let mut linker = toolchain.linker();
-    linker.args(EFI_LOADER_LINK_FLAGS).arg("--script").arg(workspace.root.join(EFI_LOADER_SCRIPT));
+    linker
+        .args(IMAGE_LINK_FLAGS)
+        .args(EFI_LOADER_LINK_FLAGS)
+        .arg("--script")
+        .arg(workspace.root.join(EFI_LOADER_SCRIPT));
     linker.arg("-o").arg(&output).arg(library);
     run_tool(linker, "linking the EFI loader")?;
     Ok(output)
@@ -400,7 +389,12 @@ impl Builder<'_> {
         // Debug information lies behind the image, so that it moves nothing in it.
         for (output, flag) in [(&vdso_symbols(self.workspace), "--discard-locals"), (&part, "--strip-all")] {
             let mut linker = self.toolchain.linker();
-            linker.args(VDSO_LINK_FLAGS).arg(flag).arg("--script").arg(self.workspace.root.join(VDSO_SCRIPT));
+            linker
+                .args(IMAGE_LINK_FLAGS)
+                .args(VDSO_LINK_FLAGS)
+                .arg(flag)
+                .arg("--script")
+                .arg(self.workspace.root.join(VDSO_SCRIPT));
             linker.arg("-o").arg(output).arg(&library);
             run_tool(linker, "linking the vDSO image")?;
         }

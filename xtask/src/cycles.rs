@@ -1,8 +1,8 @@
 //! `bench cycles`: what QEMU's counts of instructions cannot show, in cycles of [Rocket](crate::rocket) in RTL
 //! simulation.
 //!
-//! The parts are benchmarks that exist, with few repetitions: a second of the host is about 100,000 cycles. Each boots a
-//! machine of its own, as many at once as the host has processors. Their figures keep their names, behind the name of
+//! The scenarios are benchmarks that exist, with few repetitions: a second of the host is about 100,000 cycles. Each
+//! boots a machine of its own, as many at once as the host has processors. Their figures keep their names, behind the name of
 //! their part, and have cycles where they had instructions.
 //!
 //! The model has no way to show a number of instructions to a program, and QEMU none of cycles; both come from the same
@@ -23,24 +23,23 @@ use crate::callers::SymbolisedProgram;
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::figures::{count, table};
-use crate::guest::{Echo, Failure, FailureKind, Guest};
+use crate::guest::{Echo, Failure, FailureKind};
 use crate::profile;
 use crate::report;
-use crate::results;
-use crate::rocket::{self, Boot, Machine, Model};
+use crate::rocket::{self, Core, Files, Model};
 use crate::run::PROGRAM_ADDRESS;
 use crate::symbols::Symbols;
 use crate::workspace::write_if_changed;
 
 /// A measurement: its name, its program, and about how many cycles it takes.
-struct Part {
+struct Scenario {
     name: &'static str,
-    program: Program,
+    workload: Workload,
     cycles: u64,
 }
 
 /// The program of a part.
-enum Program {
+enum Workload {
     /// The program `bench` on the Unix kernel, with these arguments.
     Bench(&'static [&'static str]),
     /// A root task of the microkernel.
@@ -48,12 +47,12 @@ enum Program {
 }
 
 /// All parts, the longest first, so that none is left alone at the end.
-const PARTS: [Part; 5] = [
-    Part { name: "switch", program: Program::Bench(&["switch", "/100"]), cycles: 50_000_000 },
-    Part { name: "async-calls", program: Program::Bench(&["async-calls", "count", "/64"]), cycles: 40_000_000 },
-    Part { name: "syscall", program: Program::Bench(&["syscall", "/33"]), cycles: 18_000_000 },
-    Part { name: "user-interrupt", program: Program::Bench(&["user-interrupt", "/500"]), cycles: 15_000_000 },
-    Part { name: "micro", program: Program::RootTask("micro-bench"), cycles: 12_000_000 },
+const SCENARIOS: [Scenario; 5] = [
+    Scenario { name: "switch", workload: Workload::Bench(&["switch", "/100"]), cycles: 50_000_000 },
+    Scenario { name: "async-calls", workload: Workload::Bench(&["async-calls", "count", "/64"]), cycles: 40_000_000 },
+    Scenario { name: "syscall", workload: Workload::Bench(&["syscall", "/33"]), cycles: 18_000_000 },
+    Scenario { name: "user-interrupt", workload: Workload::Bench(&["user-interrupt", "/500"]), cycles: 15_000_000 },
+    Scenario { name: "micro", workload: Workload::RootTask("micro-bench"), cycles: 12_000_000 },
 ];
 
 /// Goals: largest good values.
@@ -91,26 +90,26 @@ pub fn run(context: &Context, part: Option<&Path>, arguments: &cli::Bench) -> Re
     if arguments.profile && harts != 1 {
         bail!("--profile is of one hart");
     }
-    let is_whole = parts.len() == PARTS.len() && harts == 1 && !arguments.profile;
+    let is_whole = parts.len() == SCENARIOS.len() && harts == 1 && !arguments.profile;
     if arguments.record && !is_whole {
         bail!("--record goes with all parts on one hart");
     }
-    let machine = Machine { harts, latency: arguments.latency.unwrap_or(rocket::LATENCY) };
+    let machine = Core { harts, latency: arguments.latency.unwrap_or(rocket::LATENCY) };
     let unix = context.build(Need::Boot)?.1;
     let archive = archive_of_bench(context, &unix)?;
     let micro = context.build_microkernel(Variation::new(if harts == 1 { Harts::One } else { Harts::Several }))?.1;
     let model = Model::ensure(context, machine, arguments.profile)?;
-    let work = |part: &Part| {
-        let (kernel, initramfs, words) = match part.program {
-            Program::Bench(arguments) => {
+    let work = |part: &Scenario| {
+        let (kernel, initramfs, words) = match part.workload {
+            Workload::Bench(arguments) => {
                 let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
-                // The same addresses and numbers in each run.
+                // Each run has the same addresses and numbers.
                 (&unix.kernel, archive.clone(), format!("aslr=off {}", command_line(bench::PROGRAM, &arguments)?))
             }
-            Program::RootTask(name) => (&micro.kernel, context.workspace.products().join(name), String::new()),
+            Workload::RootTask(name) => (&micro.kernel, context.workspace.products().join(name), String::new()),
         };
         let profile = arguments.profile.then(|| profile_of(context, part));
-        let boot = Boot { kernel, initramfs: &initramfs, words: &words, profile: profile.as_deref() };
+        let boot = Files { kernel, initramfs: &initramfs, words: &words, profile: profile.as_deref() };
         measure(context, &model, part, &boot)
     };
     let lines = at_once(&parts, work)?;
@@ -133,11 +132,11 @@ pub fn run(context: &Context, part: Option<&Path>, arguments: &cli::Bench) -> Re
 }
 
 /// Finds the parts to measure.
-fn chosen(name: Option<&Path>) -> Result<Vec<&'static Part>> {
-    let Some(name) = name else { return Ok(PARTS.iter().collect()) };
-    let found: Vec<_> = PARTS.iter().filter(|part| Path::new(part.name) == name).collect();
+fn chosen(name: Option<&Path>) -> Result<Vec<&'static Scenario>> {
+    let Some(name) = name else { return Ok(SCENARIOS.iter().collect()) };
+    let found: Vec<_> = SCENARIOS.iter().filter(|part| Path::new(part.name) == name).collect();
     if found.is_empty() {
-        let names: Vec<_> = PARTS.iter().map(|part| part.name).collect();
+        let names: Vec<_> = SCENARIOS.iter().map(|part| part.name).collect();
         bail!("`bench cycles` has no part `{}`; it has: {}", name.display(), names.join(", "));
     }
     Ok(found)
@@ -161,7 +160,7 @@ fn archive_of_bench(context: &Context, products: &Products) -> Result<PathBuf> {
 }
 
 /// Does work for all parts, as much at once as the host has processors. The results have the order of the parts.
-fn at_once<T: Send>(parts: &[&Part], work: impl Fn(&Part) -> Result<T> + Sync) -> Result<Vec<T>> {
+fn at_once<T: Send>(parts: &[&Scenario], work: impl Fn(&Scenario) -> Result<T> + Sync) -> Result<Vec<T>> {
     let next = Mutex::new(parts.iter().enumerate());
     let done = Mutex::new(Vec::new());
     let take = || next.lock().ok().and_then(|mut next| next.next());
@@ -183,7 +182,7 @@ fn at_once<T: Send>(parts: &[&Part], work: impl Fn(&Part) -> Result<T> + Sync) -
 }
 
 /// Boots a part and collects its lines.
-fn measure(context: &Context, model: &Model, part: &Part, boot: &Boot<'_>) -> Result<Vec<String>> {
+fn measure(context: &Context, model: &Model, part: &Scenario, boot: &Files<'_>) -> Result<Vec<String>> {
     let mut guest = model.start(context, boot, &format!("cycles-{}", part.name), Echo::LogOnly)?;
     let activity = context.progress.start_steps(format!("Simulating {}", part.name), part.cycles);
     let mut lines = Vec::new();
@@ -209,7 +208,7 @@ fn ended_well(failure: &Failure) -> bool {
 }
 
 /// Returns a part's lines with the part's name in front of theirs, and cycles as their unit.
-fn renamed(part: &Part, lines: Vec<String>) -> Vec<String> {
+fn renamed(part: &Scenario, lines: Vec<String>) -> Vec<String> {
     let renamed = |line: &String| {
         let mut value: serde_json::Value = serde_json::from_str(line).ok()?;
         let object = value.as_object_mut()?;
@@ -224,12 +223,12 @@ fn renamed(part: &Part, lines: Vec<String>) -> Vec<String> {
         }
         Some(value.to_string())
     };
-    // What is no result is an error later on, with the line.
+    // A line that is no result is an error later on.
     lines.iter().map(|line| renamed(line).unwrap_or_else(|| line.clone())).collect()
 }
 
 /// Converts lines to results, with the figures that follow from others.
-fn results(lines: &[String], machine: Machine, commit: String) -> Result<Results> {
+fn results(lines: &[String], machine: Core, commit: String) -> Result<Results> {
     let mut lines = lines.to_vec();
     let (mut figures, mut series) = (BTreeMap::new(), Vec::new());
     for line in &lines {
@@ -241,9 +240,9 @@ fn results(lines: &[String], machine: Machine, commit: String) -> Result<Results
     let derived = derived(&figures, &series);
     let goals: Vec<Goal> = GOALS.iter().filter(|(id, _)| derived.iter().any(|one| one.0 == *id)).copied().collect();
     lines.extend(
-        derived.into_iter().map(|(id, value, unit)| {
-            serde_json::json!({ "id": id, "value": value, "unit": unit }).to_string()
-        }),
+        derived
+            .into_iter()
+            .map(|(id, value, unit)| serde_json::json!({ "id": id, "value": value, "unit": unit }).to_string()),
     );
     let (figures, series) = bench::figures(&lines, &goals, &[])?;
     Ok(Results {
@@ -280,7 +279,7 @@ fn derived(figures: &BTreeMap<String, f64>, series: &[Series]) -> Vec<(&'static 
 }
 
 /// Returns the file of a part's counts.
-fn profile_of(context: &Context, part: &Part) -> PathBuf {
+fn profile_of(context: &Context, part: &Scenario) -> PathBuf {
     context.workspace.products().join(format!("cycles-{}.counts", part.name))
 }
 
@@ -301,11 +300,11 @@ impl Counts {
 }
 
 /// The counts of one measurement: the line that reports it, and its instructions by address.
-type Section = (String, Vec<(u64, Counts)>);
+type Reading = (String, Vec<(u64, Counts)>);
 
 /// Reads the counts that the model has written.
-fn sections(text: &str) -> Result<Vec<Section>> {
-    let mut sections: Vec<Section> = Vec::new();
+fn sections(text: &str) -> Result<Vec<Reading>> {
+    let mut sections: Vec<Reading> = Vec::new();
     for line in text.lines() {
         if let Some(result) = line.strip_prefix(MARK) {
             sections.push((result.into(), Vec::new()));
@@ -348,10 +347,10 @@ impl Code {
 }
 
 /// Prints where a part's cycles go, for each of its figures, and draws a flame graph of all of them.
-fn show_profile(context: &Context, unix: &Products, micro: &Products, part: &Part) -> Result<()> {
-    let (products, name) = match part.program {
-        Program::Bench(_) => (unix, bench::PROGRAM),
-        Program::RootTask(name) => (micro, name),
+fn show_profile(context: &Context, unix: &Products, micro: &Products, part: &Scenario) -> Result<()> {
+    let (products, name) = match part.workload {
+        Workload::Bench(_) => (unix, bench::PROGRAM),
+        Workload::RootTask(name) => (micro, name),
     };
     let file = products.files.iter().find(|(other, _)| other == name).map(|(_, file)| file);
     let program = file.with_context(|| format!("there is no program `{name}`"))?;
@@ -405,13 +404,14 @@ mod tests {
 
     #[test]
     fn figures_follow_from_those_of_the_parts() {
-        let part = |name: &str| PARTS.iter().find(|part| part.name == name).unwrap();
+        let part = |name: &str| SCENARIOS.iter().find(|part| part.name == name).unwrap();
         let figure = |id: &str, value: f64| format!(r#"{{"id": "{id}", "value": {value}, "unit": "instructions"}}"#);
         let syscall = [("null", 250.0), ("null-floating-point", 358.0), ("read", 100.0), ("read-async", 166.0)];
         let mut lines = renamed(part("syscall"), syscall.map(|(id, value)| figure(id, value)).to_vec());
-        let yields = r#"{"series": "yield", "unit": "instructions", "x_unit": "coroutines", "points": [[1, 94], [100, 117]]}"#;
+        let yields =
+            r#"{"series": "yield", "unit": "instructions", "x_unit": "coroutines", "points": [[1, 94], [100, 117]]}"#;
         lines.extend(renamed(part("switch"), vec![yields.into()]));
-        let results = results(&lines, Machine { harts: 1, latency: 30 }, "c".into()).unwrap();
+        let results = results(&lines, Core { harts: 1, latency: 30 }, "c".into()).unwrap();
         let of = |id: &str| results.figures.iter().find(|figure| figure.id == id).map(|one| (one.value, one.met));
         assert_eq!(of("syscall-null"), Some((250.0, None)));
         assert_eq!(of("null_call_cycles"), Some((250.0, Some(false))));
@@ -426,14 +426,14 @@ mod tests {
 
     #[test]
     fn lines_that_are_no_results_are_errors() {
-        let lines = renamed(&PARTS[0], vec!["nonsense".into()]);
-        let error = results(&lines, Machine { harts: 1, latency: 30 }, String::new()).unwrap_err();
+        let lines = renamed(&SCENARIOS[0], vec!["nonsense".into()]);
+        let error = results(&lines, Core { harts: 1, latency: 30 }, String::new()).unwrap_err();
         assert!(error.to_string().contains("nonsense"), "{error}");
     }
 
     #[test]
     fn parts_are_chosen_by_name() {
-        assert_eq!(chosen(None).unwrap().len(), PARTS.len());
+        assert_eq!(chosen(None).unwrap().len(), SCENARIOS.len());
         assert_eq!(chosen(Some(Path::new("syscall"))).unwrap()[0].name, "syscall");
         let error = chosen(Some(Path::new("matrix"))).err().unwrap().to_string();
         assert!(error.contains("no part `matrix`") && error.contains("switch"), "{error}");
@@ -441,9 +441,9 @@ mod tests {
 
     #[test]
     fn parts_that_are_done_at_once_keep_their_order() {
-        let parts: Vec<_> = PARTS.iter().collect();
+        let parts: Vec<_> = SCENARIOS.iter().collect();
         let names = at_once(&parts, |part| Ok(part.name)).unwrap();
-        assert_eq!(names, PARTS.each_ref().map(|part| part.name));
+        assert_eq!(names, SCENARIOS.each_ref().map(|part| part.name));
         let error = at_once(&parts, |part| match part.name {
             "syscall" => bail!("no"),
             _ => Ok(()),

@@ -14,9 +14,6 @@ use object::write::pe::{NtHeaders, SectionRange, Writer};
 /// Name of the file in a bundle.
 pub const FILE: &str = "cops.efi";
 
-/// Where firmware looks on a disk that it is to start.
-pub const PLACE: &str = "EFI/BOOT/BOOTRISCV64.EFI";
-
 /// Units of addresses and of places in the file.
 const SECTION_ALIGNMENT: u32 = 0x1000;
 const FILE_ALIGNMENT: u32 = 0x200;
@@ -73,9 +70,7 @@ fn read(content: &[u8]) -> Result<Loader> {
         let is_data = segment.p_flags(endian).0 & PF_W.0 != 0;
         let (name, flags) = match is_data {
             false => (".text", pe::IMAGE_SCN_CNT_CODE | pe::IMAGE_SCN_MEM_EXECUTE | pe::IMAGE_SCN_MEM_READ),
-            true => {
-                (".data", pe::IMAGE_SCN_CNT_INITIALIZED_DATA | pe::IMAGE_SCN_MEM_READ | pe::IMAGE_SCN_MEM_WRITE)
-            }
+            true => (".data", pe::IMAGE_SCN_CNT_INITIALIZED_DATA | pe::IMAGE_SCN_MEM_READ | pe::IMAGE_SCN_MEM_WRITE),
         };
         let content = segment.data(endian, content).ok().context("a segment lies outside of the file")?.to_vec();
         let address = Some(u32::try_from(segment.p_vaddr(endian))?);
@@ -86,8 +81,8 @@ fn read(content: &[u8]) -> Result<Loader> {
     for section in table.iter() {
         let Some((entries, _)) = section.rela(endian, content)? else { continue };
         for entry in entries {
-            if entry.r_type(endian, false) != elf::R_RISCV_RELATIVE.0 {
-                bail!("it has a relocation of the type {}", entry.r_type(endian, false));
+            if entry.r_type(endian, false) != elf::R_RISCV_RELATIVE {
+                bail!("it has a relocation of the type {}", entry.r_type(endian, false).0);
             }
             let place = u32::try_from(entry.r_offset(endian))?;
             // The PE file's base is 0, so an address is its offset.

@@ -26,7 +26,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use filesystem::cpio;
 
-use crate::board::{self, Board, Clock, Network, Variant};
+use crate::board::{self, Board, Clock, Configuration, Network, Variant};
 use crate::boot_loader;
 use crate::build::{self, Broken, Checks, Counters, Products, Variation};
 use crate::callers::Programs;
@@ -35,6 +35,7 @@ use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::cores;
 use crate::dist;
+use crate::efi;
 use crate::emulator;
 use crate::exercises;
 use crate::guest::{Echo, Failure, FailureKind, Guest};
@@ -628,28 +629,25 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
             "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
             "a program from outside the tree" => short.push(on_all_harts.part(name, Boots::own_program)),
-            "standard library" => match linux_target::ensure(&context.progress) {
-                Ok(()) => short.push(on_all_harts.part(name, Boots::standard_library)),
-                // Not where it was asked for.
-                Err(error) if arguments.filter.is_none() => eprintln!("note: left out: {name}: {error:#}"),
-                Err(error) => return Err(error),
-            },
+            "standard library" => {
+                let is_there = is_possible(arguments, name, linux_target::ensure(&context.progress))?;
+                short.extend(is_there.then(|| on_all_harts.part(name, Boots::standard_library)));
+            }
             "bundle" => short.push(on_all_harts.part(name, Boots::bundle)),
-            "boot loader" => match toolchain::ensure_on_host(&[Item::UBoot], &context.progress) {
-                Ok(()) => short.push(on_all_harts.part(name, Boots::boot_loader)),
-                Err(error) if arguments.filter.is_none() => eprintln!("note: left out: {name}: {error:#}"),
-                Err(error) => return Err(error),
-            },
-            "EFI of U-Boot" => match toolchain::ensure_on_host(&[Item::UBoot], &context.progress) {
-                Ok(()) => short.push(on_all_harts.part(name, Boots::efi_of_u_boot)),
-                Err(error) if arguments.filter.is_none() => eprintln!("note: left out: {name}: {error:#}"),
-                Err(error) => return Err(error),
-            },
-            "EFI of EDK2" => match boot_loader::edk2(&context.progress) {
-                Ok(_) => short.push(on_all_harts.part(name, Boots::efi_of_edk2)),
-                Err(error) if arguments.filter.is_none() => eprintln!("note: left out: {name}: {error:#}"),
-                Err(error) => return Err(error),
-            },
+            "boot loader" => {
+                let is_there =
+                    is_possible(arguments, name, toolchain::ensure_on_host(&[Item::UBoot], &context.progress))?;
+                short.extend(is_there.then(|| on_all_harts.part(name, Boots::boot_loader)));
+            }
+            "EFI of U-Boot" => {
+                let is_there =
+                    is_possible(arguments, name, toolchain::ensure_on_host(&[Item::UBoot], &context.progress))?;
+                short.extend(is_there.then(|| on_all_harts.part(name, Boots::efi_of_u_boot)));
+            }
+            "EFI of EDK2" => {
+                let is_there = is_possible(arguments, name, boot_loader::edk2(&context.progress).map(drop))?;
+                short.extend(is_there.then(|| on_all_harts.part(name, Boots::efi_of_edk2)));
+            }
             "profile" => short.push(on_one_hart.part(name, Boots::profile)),
             "faults" => short.extend(kernels.iter().map(|(name, kernel)| {
                 let kernel = kernel.clone();
@@ -664,6 +662,17 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
     short.iter_mut().for_each(|part| part.load = Load::One);
     parts.extend(short);
     Ok(parts)
+}
+
+/// Returns whether a part has what it needs; otherwise a line says so, or it is an error if the part was asked for.
+fn is_possible(arguments: &cli::Test, name: &str, found: Result<()>) -> Result<bool> {
+    match found {
+        Err(error) if arguments.filter.is_none() => {
+            eprintln!("note: left out: {name}: {error:#}");
+            Ok(false)
+        }
+        found => found.map(|()| true),
+    }
 }
 
 /// Builds the programs that test the machine with user-level interrupts itself, and returns their runs. They need two
@@ -978,7 +987,7 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 15] = [
+const PARTS: [&str; 17] = [
     FAILING_ALLOCATIONS,
     "power cut",
     POWER_CUTS_OF_A_VOLUME,
@@ -1049,7 +1058,9 @@ fn unsuited(board: &Board, part: &str) -> Option<String> {
             Some("the board has no disk".into())
         }
         "profile" if lacks(board::Equipment::FirstHart) => Some("the board's first hart runs no kernel".into()),
-        "bundle" | "boot loader" | "EFI of U-Boot" | "EFI of EDK2" if !board.is_default() => Some(format!("it is for the board {}", Board::DEFAULT)),
+        "bundle" | "boot loader" | "EFI of U-Boot" | "EFI of EDK2" if !board.is_default() => {
+            Some(format!("it is for the board {}", Board::DEFAULT))
+        }
         _ => None,
     }
 }
@@ -1565,7 +1576,7 @@ impl Boots<'_> {
         Ok(archive.finish())
     }
 
-    /// Makes the file for EFI firmware, and returns the configuration of a machine without kernel and archive of its own.
+    /// Makes the file for EFI firmware; returns the configuration of a machine without kernel and archive of its own.
     fn efi(&self, directory: &Path, words: &str) -> Result<Configuration> {
         let loader = build::efi_loader(&self.context.workspace, self.toolchain, &self.context.progress)?;
         let kernel = boot_loader::image(&self.products.kernel)?;

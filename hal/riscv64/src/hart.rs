@@ -33,7 +33,7 @@ pub struct HartArea {
     pub satp: AtomicU64,
     /// Token of the floating-point contents in the registers; 0 for none.
     pub token: AtomicU64,
-    /// The same while the floating-point unit is on; 0 while it is off.
+    /// Token of the program for which the floating-point unit is on; 0 while it is off.
     pub unit: AtomicU64,
     /// Token of the supervisor registers of a virtualised program in the hart; 0 for none.
     pub supervisor_token: AtomicU64,

@@ -13,8 +13,8 @@
 //! instruction, its contents are loaded, and the instruction runs again. From then on the unit stays on, in the kernel
 //! too, until the hart enters a program whose contents are not in its registers; a change of the unit's state costs a
 //! processor more than the rest of this code. If the program changed the registers they are saved at the next trap,
-//! because the program may continue on another hart; a new token then records that this hart still holds them, and makes
-//! every older copy stale.
+//! because the program may continue on another hart; a new token then records that this hart still holds them, and
+//! makes every older copy stale.
 //!
 //! **No kernel uses the unit**: its registers may be a program's. The build looks at each instruction of a kernel for
 //! that (`xtask/src/instructions.rs`), so nothing has to fault for it.

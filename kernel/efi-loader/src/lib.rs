@@ -39,7 +39,7 @@ pub enum Reason {
     NoKernel,
     /// The firmware has no device tree.
     NoDeviceTree,
-    /// What the firmware has is no device tree.
+    /// The firmware calls something a device tree that is none.
     BadDeviceTree,
     /// The firmware does not say which hart this is.
     NoHart,
