@@ -1,9 +1,9 @@
 //! `bench cycles`: what QEMU's counts of instructions cannot show, in cycles of [Rocket](crate::rocket) in RTL
 //! simulation.
 //!
-//! The scenarios are benchmarks that exist, with few repetitions: a second of the host is about 100,000 cycles. Each
-//! boots a machine of its own, as many at once as the host has processors. Their figures keep their names, behind the name of
-//! their part, and have cycles where they had instructions.
+//! The trials are benchmarks that exist, with few repetitions: a second of the host is about 100,000 cycles. Each boots
+//! a machine of its own, as many at once as the host has processors. Their figures keep their names, behind the name of
+//! their trial, and have cycles where they had instructions.
 //!
 //! The model has no way to show a number of instructions to a program, and QEMU none of cycles; both come from the same
 //! files of kernel and programs, and `bench switch` and `bench syscall` have the other half.
@@ -26,13 +26,13 @@ use crate::figures::{count, table};
 use crate::guest::{Echo, Failure, FailureKind};
 use crate::profile;
 use crate::report;
-use crate::rocket::{self, Core, Files, Model};
+use crate::rocket::{self, Hardware, Model, Payload};
 use crate::run::PROGRAM_ADDRESS;
 use crate::symbols::Symbols;
 use crate::workspace::write_if_changed;
 
 /// A measurement: its name, its program, and about how many cycles it takes.
-struct Scenario {
+struct Trial {
     name: &'static str,
     workload: Workload,
     cycles: u64,
@@ -47,12 +47,12 @@ enum Workload {
 }
 
 /// All parts, the longest first, so that none is left alone at the end.
-const SCENARIOS: [Scenario; 5] = [
-    Scenario { name: "switch", workload: Workload::Bench(&["switch", "/100"]), cycles: 50_000_000 },
-    Scenario { name: "async-calls", workload: Workload::Bench(&["async-calls", "count", "/64"]), cycles: 40_000_000 },
-    Scenario { name: "syscall", workload: Workload::Bench(&["syscall", "/33"]), cycles: 18_000_000 },
-    Scenario { name: "user-interrupt", workload: Workload::Bench(&["user-interrupt", "/500"]), cycles: 15_000_000 },
-    Scenario { name: "micro", workload: Workload::RootTask("micro-bench"), cycles: 12_000_000 },
+const TRIALS: [Trial; 5] = [
+    Trial { name: "switch", workload: Workload::Bench(&["switch", "/100"]), cycles: 50_000_000 },
+    Trial { name: "async-calls", workload: Workload::Bench(&["async-calls", "count", "/64"]), cycles: 40_000_000 },
+    Trial { name: "syscall", workload: Workload::Bench(&["syscall", "/33"]), cycles: 18_000_000 },
+    Trial { name: "user-interrupt", workload: Workload::Bench(&["user-interrupt", "/500"]), cycles: 15_000_000 },
+    Trial { name: "micro", workload: Workload::RootTask("micro-bench"), cycles: 12_000_000 },
 ];
 
 /// Goals: largest good values.
@@ -90,16 +90,16 @@ pub fn run(context: &Context, part: Option<&Path>, arguments: &cli::Bench) -> Re
     if arguments.profile && harts != 1 {
         bail!("--profile is of one hart");
     }
-    let is_whole = parts.len() == SCENARIOS.len() && harts == 1 && !arguments.profile;
+    let is_whole = parts.len() == TRIALS.len() && harts == 1 && !arguments.profile;
     if arguments.record && !is_whole {
         bail!("--record goes with all parts on one hart");
     }
-    let machine = Core { harts, latency: arguments.latency.unwrap_or(rocket::LATENCY) };
+    let machine = Hardware { harts, latency: arguments.latency.unwrap_or(rocket::LATENCY) };
     let unix = context.build(Need::Boot)?.1;
     let archive = archive_of_bench(context, &unix)?;
     let micro = context.build_microkernel(Variation::new(if harts == 1 { Harts::One } else { Harts::Several }))?.1;
     let model = Model::ensure(context, machine, arguments.profile)?;
-    let work = |part: &Scenario| {
+    let work = |part: &Trial| {
         let (kernel, initramfs, words) = match part.workload {
             Workload::Bench(arguments) => {
                 let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
@@ -109,7 +109,7 @@ pub fn run(context: &Context, part: Option<&Path>, arguments: &cli::Bench) -> Re
             Workload::RootTask(name) => (&micro.kernel, context.workspace.products().join(name), String::new()),
         };
         let profile = arguments.profile.then(|| profile_of(context, part));
-        let boot = Files { kernel, initramfs: &initramfs, words: &words, profile: profile.as_deref() };
+        let boot = Payload { kernel, initramfs: &initramfs, words: &words, profile: profile.as_deref() };
         measure(context, &model, part, &boot)
     };
     let lines = at_once(&parts, work)?;
@@ -132,11 +132,11 @@ pub fn run(context: &Context, part: Option<&Path>, arguments: &cli::Bench) -> Re
 }
 
 /// Finds the parts to measure.
-fn chosen(name: Option<&Path>) -> Result<Vec<&'static Scenario>> {
-    let Some(name) = name else { return Ok(SCENARIOS.iter().collect()) };
-    let found: Vec<_> = SCENARIOS.iter().filter(|part| Path::new(part.name) == name).collect();
+fn chosen(name: Option<&Path>) -> Result<Vec<&'static Trial>> {
+    let Some(name) = name else { return Ok(TRIALS.iter().collect()) };
+    let found: Vec<_> = TRIALS.iter().filter(|part| Path::new(part.name) == name).collect();
     if found.is_empty() {
-        let names: Vec<_> = SCENARIOS.iter().map(|part| part.name).collect();
+        let names: Vec<_> = TRIALS.iter().map(|part| part.name).collect();
         bail!("`bench cycles` has no part `{}`; it has: {}", name.display(), names.join(", "));
     }
     Ok(found)
@@ -160,7 +160,7 @@ fn archive_of_bench(context: &Context, products: &Products) -> Result<PathBuf> {
 }
 
 /// Does work for all parts, as much at once as the host has processors. The results have the order of the parts.
-fn at_once<T: Send>(parts: &[&Scenario], work: impl Fn(&Scenario) -> Result<T> + Sync) -> Result<Vec<T>> {
+fn at_once<T: Send>(parts: &[&Trial], work: impl Fn(&Trial) -> Result<T> + Sync) -> Result<Vec<T>> {
     let next = Mutex::new(parts.iter().enumerate());
     let done = Mutex::new(Vec::new());
     let take = || next.lock().ok().and_then(|mut next| next.next());
@@ -182,7 +182,7 @@ fn at_once<T: Send>(parts: &[&Scenario], work: impl Fn(&Scenario) -> Result<T> +
 }
 
 /// Boots a part and collects its lines.
-fn measure(context: &Context, model: &Model, part: &Scenario, boot: &Files<'_>) -> Result<Vec<String>> {
+fn measure(context: &Context, model: &Model, part: &Trial, boot: &Payload<'_>) -> Result<Vec<String>> {
     let mut guest = model.start(context, boot, &format!("cycles-{}", part.name), Echo::LogOnly)?;
     let activity = context.progress.start_steps(format!("Simulating {}", part.name), part.cycles);
     let mut lines = Vec::new();
@@ -208,7 +208,7 @@ fn ended_well(failure: &Failure) -> bool {
 }
 
 /// Returns a part's lines with the part's name in front of theirs, and cycles as their unit.
-fn renamed(part: &Scenario, lines: Vec<String>) -> Vec<String> {
+fn renamed(part: &Trial, lines: Vec<String>) -> Vec<String> {
     let renamed = |line: &String| {
         let mut value: serde_json::Value = serde_json::from_str(line).ok()?;
         let object = value.as_object_mut()?;
@@ -228,7 +228,7 @@ fn renamed(part: &Scenario, lines: Vec<String>) -> Vec<String> {
 }
 
 /// Converts lines to results, with the figures that follow from others.
-fn results(lines: &[String], machine: Core, commit: String) -> Result<Results> {
+fn results(lines: &[String], machine: Hardware, commit: String) -> Result<Results> {
     let mut lines = lines.to_vec();
     let (mut figures, mut series) = (BTreeMap::new(), Vec::new());
     for line in &lines {
@@ -279,7 +279,7 @@ fn derived(figures: &BTreeMap<String, f64>, series: &[Series]) -> Vec<(&'static 
 }
 
 /// Returns the file of a part's counts.
-fn profile_of(context: &Context, part: &Scenario) -> PathBuf {
+fn profile_of(context: &Context, part: &Trial) -> PathBuf {
     context.workspace.products().join(format!("cycles-{}.counts", part.name))
 }
 
@@ -347,7 +347,7 @@ impl Code {
 }
 
 /// Prints where a part's cycles go, for each of its figures, and draws a flame graph of all of them.
-fn show_profile(context: &Context, unix: &Products, micro: &Products, part: &Scenario) -> Result<()> {
+fn show_profile(context: &Context, unix: &Products, micro: &Products, part: &Trial) -> Result<()> {
     let (products, name) = match part.workload {
         Workload::Bench(_) => (unix, bench::PROGRAM),
         Workload::RootTask(name) => (micro, name),
@@ -404,14 +404,14 @@ mod tests {
 
     #[test]
     fn figures_follow_from_those_of_the_parts() {
-        let part = |name: &str| SCENARIOS.iter().find(|part| part.name == name).unwrap();
+        let part = |name: &str| TRIALS.iter().find(|part| part.name == name).unwrap();
         let figure = |id: &str, value: f64| format!(r#"{{"id": "{id}", "value": {value}, "unit": "instructions"}}"#);
         let syscall = [("null", 250.0), ("null-floating-point", 358.0), ("read", 100.0), ("read-async", 166.0)];
         let mut lines = renamed(part("syscall"), syscall.map(|(id, value)| figure(id, value)).to_vec());
         let yields =
             r#"{"series": "yield", "unit": "instructions", "x_unit": "coroutines", "points": [[1, 94], [100, 117]]}"#;
         lines.extend(renamed(part("switch"), vec![yields.into()]));
-        let results = results(&lines, Core { harts: 1, latency: 30 }, "c".into()).unwrap();
+        let results = results(&lines, Hardware { harts: 1, latency: 30 }, "c".into()).unwrap();
         let of = |id: &str| results.figures.iter().find(|figure| figure.id == id).map(|one| (one.value, one.met));
         assert_eq!(of("syscall-null"), Some((250.0, None)));
         assert_eq!(of("null_call_cycles"), Some((250.0, Some(false))));
@@ -426,14 +426,14 @@ mod tests {
 
     #[test]
     fn lines_that_are_no_results_are_errors() {
-        let lines = renamed(&SCENARIOS[0], vec!["nonsense".into()]);
-        let error = results(&lines, Core { harts: 1, latency: 30 }, String::new()).unwrap_err();
+        let lines = renamed(&TRIALS[0], vec!["nonsense".into()]);
+        let error = results(&lines, Hardware { harts: 1, latency: 30 }, String::new()).unwrap_err();
         assert!(error.to_string().contains("nonsense"), "{error}");
     }
 
     #[test]
     fn parts_are_chosen_by_name() {
-        assert_eq!(chosen(None).unwrap().len(), SCENARIOS.len());
+        assert_eq!(chosen(None).unwrap().len(), TRIALS.len());
         assert_eq!(chosen(Some(Path::new("syscall"))).unwrap()[0].name, "syscall");
         let error = chosen(Some(Path::new("matrix"))).err().unwrap().to_string();
         assert!(error.contains("no part `matrix`") && error.contains("switch"), "{error}");
@@ -441,9 +441,9 @@ mod tests {
 
     #[test]
     fn parts_that_are_done_at_once_keep_their_order() {
-        let parts: Vec<_> = SCENARIOS.iter().collect();
+        let parts: Vec<_> = TRIALS.iter().collect();
         let names = at_once(&parts, |part| Ok(part.name)).unwrap();
-        assert_eq!(names, SCENARIOS.each_ref().map(|part| part.name));
+        assert_eq!(names, TRIALS.each_ref().map(|part| part.name));
         let error = at_once(&parts, |part| match part.name {
             "syscall" => bail!("no"),
             _ => Ok(()),

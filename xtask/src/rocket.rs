@@ -60,14 +60,14 @@ pub const LATENCY: u32 = 30;
 
 /// The machine of a boot.
 #[derive(Clone, Copy, Debug)]
-pub struct Core {
+pub struct Hardware {
     /// Number of harts.
     pub harts: u8,
     /// Cycles from a request to the first word from memory.
     pub latency: u32,
 }
 
-impl Core {
+impl Hardware {
     /// Returns the package's configuration of the core.
     fn configuration(self) -> &'static str {
         if self.harts == 1 { "LitexFullConfig" } else { "LitexFull4DConfig" }
@@ -86,7 +86,7 @@ impl Core {
 }
 
 /// The files of a boot.
-pub struct Files<'a> {
+pub struct Payload<'a> {
     /// The kernel's ELF file.
     pub kernel: &'a Path,
     /// The archive of programs, or the first program of the microkernel.
@@ -100,7 +100,7 @@ pub struct Files<'a> {
 /// A built model.
 pub struct Model {
     program: PathBuf,
-    machine: Core,
+    machine: Hardware,
     tree: String,
 }
 
@@ -110,7 +110,7 @@ impl Model {
     /// # Errors
     ///
     /// A tool is missing, the package cannot be fetched or is not the expected one, or a step of the build fails.
-    pub fn ensure(context: &Context, machine: Core, counts_instructions: bool) -> Result<Model> {
+    pub fn ensure(context: &Context, machine: Hardware, counts_instructions: bool) -> Result<Model> {
         let folder = context.workspace.root.join(FOLDER);
         let read = |name: &str| {
             let file = folder.join(name);
@@ -134,7 +134,7 @@ impl Model {
     /// # Errors
     ///
     /// A file cannot be read or written, or the model cannot be started.
-    pub fn start(&self, context: &Context, boot: &Files<'_>, name: &str, echo: Echo) -> Result<Guest> {
+    pub fn start(&self, context: &Context, boot: &Payload<'_>, name: &str, echo: Echo) -> Result<Guest> {
         toolchain::ensure_on_host(&[Item::FirmwareThatJumps], &context.progress)?;
         let size = boot.initramfs.metadata().with_context(|| format!("cannot read {}", boot.initramfs.display()))?;
         let text = tree(&self.tree, self.machine.harts, boot.words, size.len())?;
@@ -276,10 +276,10 @@ mod tests {
 
     #[test]
     fn a_description_names_what_a_number_of_cycles_depends_on() {
-        let text = Core { harts: 1, latency: 30 }.description();
+        let text = Hardware { harts: 1, latency: 30 }.description();
         for part in ["Rocket", "1 core", "16 KiB", "no L2", "30 cycles"] {
             assert!(text.contains(part), "{text}");
         }
-        assert!(Core { harts: 2, latency: 8 }.description().contains("2 of 4 cores"));
+        assert!(Hardware { harts: 2, latency: 8 }.description().contains("2 of 4 cores"));
     }
 }
