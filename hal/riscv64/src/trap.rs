@@ -186,8 +186,8 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
         }
         let cause = visit(context);
         // Without a token the unit was off.
-        if context.token() != 0 && read_csr!(csr::SSTATUS) & STATUS_FS == STATUS_FS {
-            save_floating_point(context);
+        if context.token() != 0 {
+            leave_floating_point(context);
         }
         if cause & !cause::VIRTUALISED_CALL_BIT == cause::USER_CALL {
             context.pc += 4;
@@ -277,10 +277,13 @@ fn switch_unit(token: u64) {
     }
 }
 
-/// Saves the floating-point contents, which the program has changed. The unit is on.
+/// Saves the floating-point contents if the program has changed them. The unit may be on.
 #[cold]
 #[inline(never)]
-fn save_floating_point(context: &mut UserContext) {
+fn leave_floating_point(context: &mut UserContext) {
+    if read_csr!(csr::SSTATUS) & STATUS_FS != STATUS_FS {
+        return;
+    }
     let registers = (&raw mut *context.floating_point_mut()).cast();
     // SAFETY: the unit is on, and the memory is the context's, with room for all registers. They are as in memory now.
     unsafe {
