@@ -49,10 +49,10 @@ enum Workload {
 /// All parts, the longest first, so that none is left alone at the end.
 const TRIALS: [Trial; 5] = [
     Trial { name: "switch", workload: Workload::Bench(&["switch", "/100"]), cycles: 50_000_000 },
-    Trial { name: "async-calls", workload: Workload::Bench(&["async-calls", "count", "/64"]), cycles: 40_000_000 },
-    Trial { name: "syscall", workload: Workload::Bench(&["syscall", "/33"]), cycles: 18_000_000 },
+    Trial { name: "micro", workload: Workload::RootTask("micro-bench"), cycles: 45_000_000 },
+    Trial { name: "syscall", workload: Workload::Bench(&["syscall", "/33"]), cycles: 23_000_000 },
+    Trial { name: "async-calls", workload: Workload::Bench(&["async-calls", "count", "/128"]), cycles: 20_000_000 },
     Trial { name: "user-interrupt", workload: Workload::Bench(&["user-interrupt", "/500"]), cycles: 15_000_000 },
-    Trial { name: "micro", workload: Workload::RootTask("micro-bench"), cycles: 12_000_000 },
 ];
 
 /// Goals: largest good values.
