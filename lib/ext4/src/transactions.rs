@@ -52,6 +52,8 @@ pub(crate) struct Transactions {
     revoked: BTreeSet<u64>,
     /// The memory with bytes of a file, which the library is writing.
     written: Range<usize>,
+    /// Number of blocks from that memory that went to their places.
+    through: usize,
     /// Blocks with bytes of files, which the library keeps for a while.
     kept: BTreeSet<u64>,
     /// The next flush is the last one.
@@ -81,6 +83,7 @@ impl Transactions {
             new: 0,
             revoked: BTreeSet::new(),
             written: 0..0,
+            through: 0,
             kept: BTreeSet::new(),
             ends: false,
         }
@@ -89,12 +92,14 @@ impl Transactions {
     /// Notes the memory with bytes of a file that are written next.
     pub(crate) fn of_files(&mut self, bytes: &[u8]) {
         let start = bytes.as_ptr().addr();
-        self.written = start..start + bytes.len();
+        (self.written, self.through) = (start..start + bytes.len(), 0);
     }
 
-    /// Notes that nothing is written that is known to be bytes of a file.
-    pub(crate) fn not_of_files(&mut self) {
+    /// Notes that nothing is written that is known to be bytes of a file. Returns how many of the blocks with such
+    /// bytes went to their places; the library keeps the others.
+    pub(crate) fn not_of_files(&mut self) -> usize {
         self.written = 0..0;
+        core::mem::take(&mut self.through)
     }
 
     /// Notes that a block has bytes of a file, until the next commit.
@@ -154,7 +159,9 @@ impl Transactions {
             for block in (first..).take(bytes.len() / BLOCK) {
                 self.give_up(block);
             }
-            return Ok(device.write(offset, bytes)?);
+            device.write(offset, bytes)?;
+            self.through += bytes.len() / BLOCK;
+            return Ok(());
         }
         for (block, bytes) in (first..).zip(bytes.chunks_exact(BLOCK)) {
             if self.kept.contains(&block) {

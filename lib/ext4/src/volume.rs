@@ -674,7 +674,7 @@ impl<D: Device> Volume<D> {
                 self.settle_freed_blocks()?;
             }
         }
-        self.put(inode, offset, bytes)
+        self.put(inode, offset, bytes).map(|_| ())
     }
 
     /// Writes to a place in a regular file whose blocks are there: also if none are free.
@@ -686,16 +686,17 @@ impl<D: Device> Volume<D> {
         let end = offset + bytes.len() as u64;
         let has_whole_blocks = offset.is_multiple_of(BLOCK as u64) && end.is_multiple_of(BLOCK as u64);
         let is_inside = end <= self.attributes(inode)?.size;
-        self.put(inode, offset, bytes)?;
-        if has_whole_blocks && is_inside && self.transactions.is_some() && !self.journaled.contains(&inode) {
+        let through = self.put(inode, offset, bytes)?;
+        // The library writes several blocks that lie together at once, and keeps a single one.
+        if has_whole_blocks && is_inside && through == bytes.len() / BLOCK && self.transactions.is_some() {
             // They are on the device, and nothing of the volume has changed but times.
             (self.has_changed, self.has_overwritten) = (before, true);
         }
         Ok(())
     }
 
-    /// Writes to a place in a regular file.
-    fn put(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    /// Writes to a place in a regular file. Returns the number of blocks that went to the device at once.
+    fn put(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<usize, Error> {
         let size = self.attributes(inode)?.size;
         let target = number(inode)?;
         if offset > size {
@@ -706,13 +707,15 @@ impl<D: Device> Volume<D> {
         self.note_written(inode);
         let is_journaled = self.journaled.contains(&inode);
         if is_journaled {
-            return self.change(|library| library.write_inode(target, offset, bytes));
+            self.change(|library| library.write_inode(target, offset, bytes))?;
+            return Ok(0);
         }
         self.with_transactions(|transactions| transactions.of_files(bytes));
         let written = self.change(|library| library.write_inode(target, offset, bytes));
-        self.with_transactions(Transactions::not_of_files);
+        let through = self.with_transactions(Transactions::not_of_files).unwrap_or_default();
         written?;
-        self.keep_edges(target, offset, offset + bytes.len() as u64)
+        self.keep_edges(target, offset, offset + bytes.len() as u64)?;
+        Ok(through)
     }
 
     /// Notes the blocks of a file that were written in part, which the library keeps for a while.

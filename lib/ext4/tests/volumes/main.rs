@@ -428,6 +428,38 @@ fn a_replay_leaves_bytes_in_blocks_that_were_revoked() {
     end(volume, &image);
 }
 
+/// Returns the first bytes of the file `a` of a disk whose power was cut off with nothing written but what was to last.
+fn lasting_bytes(image: &Image, count: usize) -> Vec<u8> {
+    let cut = image.after_the_cut(|| false);
+    cut.check_replayed();
+    let mut after = mount(&cut);
+    let file = after.look_up(after.root(), b"a").unwrap().expect("the file lasts").inode;
+    let mut bytes = vec![0; count];
+    assert_eq!(after.read(file, 0, &mut bytes), Ok(count));
+    end(after, &cut);
+    bytes
+}
+
+/// Bytes that are overwritten and synchronised without times last, however many blocks they have.
+#[test]
+fn overwritten_blocks_last_once_they_are_synchronised() {
+    for blocks in 1..=3 {
+        let Some(image) = Image::make(8, &[]) else { return };
+        let mut volume = mount(&image);
+        let file = volume.create(volume.root(), b"a", FILE).unwrap().inode;
+        volume.write(file, 0, &[1; 3 << 12]).unwrap();
+        volume.synchronise().unwrap();
+        for round in 2..6 {
+            volume.overwrite(file, 0, &vec![round; blocks << 12]).unwrap();
+            volume.synchronise_data().unwrap();
+            let found = lasting_bytes(&image, 3 << 12);
+            assert!(found[..blocks << 12].iter().all(|byte| *byte == round), "{blocks} blocks, round {round}");
+            assert!(found[blocks << 12..].iter().all(|byte| *byte == 1), "{blocks} blocks, round {round}: the rest");
+        }
+        end(volume, &image);
+    }
+}
+
 /// The places of a file's bytes are told as long as they are on the device alone.
 #[test]
 fn the_places_of_bytes_are_those_of_the_device() {
