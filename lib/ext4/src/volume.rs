@@ -10,8 +10,8 @@ use rsext4::{
     BlockIo, Clock as ClockOfLibrary, DeviceCapabilities, DeviceGeometry, DirectoryCursor, Ext4, Ext4Error,
     Ext4ErrorKind, Ext4FileSystem, Ext4Result, Ext4Timestamp, FileExtentState, FileExtentTarget, FileName,
     FilePermissions, InodeInfo, InodeMetadataUpdate, InodeNumber, Jbd2Dev, MountOptions, MountServices,
-    MountedServices, MutationContext, NoopObserver, RenameOptions, SectorId, UnlinkOutcome, XattrNamespace,
-    XattrSetMode,
+    MountedServices, MutationContext, NoopObserver, RenameOptions, SectorId, SpecialInodeKind, UnlinkOutcome,
+    XattrNamespace, XattrSetMode,
 };
 
 use spin::Mutex;
@@ -428,6 +428,19 @@ impl<D: Device> Volume<D> {
         let (number, name, permissions) = self.place_for(directory, name, file)?;
         self.make_in(directory, |library| library.create_regular_file(context_of(file), number, name, permissions))
             .map(attributes_of)
+    }
+
+    /// Makes the name of a socket.
+    ///
+    /// # Errors
+    /// As [`create`](Volume::create).
+    pub fn make_socket(&mut self, directory: u32, name: &[u8], file: NewFile) -> Result<Attributes, Error> {
+        let (number, name, permissions) = self.place_for(directory, name, file)?;
+        let kind = SpecialInodeKind::Socket;
+        self.make_in(directory, |library| {
+            library.create_special_inode(context_of(file), number, name, permissions, kind)
+        })
+        .map(attributes_of)
     }
 
     /// Makes a directory.

@@ -25,6 +25,8 @@ pub enum FileKind {
     BlockDevice,
     /// A meeting point of openings, between which the kernel moves bytes.
     Fifo,
+    /// The name of a socket, which the kernel finds by its inode.
+    Socket,
 }
 
 impl FileKind {
@@ -38,6 +40,7 @@ impl FileKind {
             FileKind::CharacterDevice => 0o020_000,
             FileKind::BlockDevice => 0o060_000,
             FileKind::Fifo => 0o010_000,
+            FileKind::Socket => 0o140_000,
         }
     }
 }
@@ -200,7 +203,7 @@ impl Node {
                 }
                 Content::SymbolicLink(target) => (inode.links(), target.len() as u64, target.len() as u64, None),
                 Content::CharacterDevice(device) | Content::BlockDevice(device) => (inode.links(), 0, 0, Some(*device)),
-                Content::Fifo(_) => (inode.links(), 0, 0, None),
+                Content::Fifo(_) | Content::Socket => (inode.links(), 0, 0, None),
                 Content::Vacant => (0, 0, 0, None),
             }
         };

@@ -111,8 +111,8 @@ pub enum SeekFrom {
     End(i64),
 }
 
-/// A file that was opened. For a device or a [`FileKind::Fifo`] only [`OpenFile::node`] and [`OpenFile::access`] are
-/// meaningful: the kernel calls the device, or moves the bytes, instead.
+/// A file that was opened. For a device, a [`FileKind::Fifo`] or a [`FileKind::Socket`] only [`OpenFile::node`] and
+/// [`OpenFile::access`] are meaningful: the kernel calls the device, or moves the bytes, instead.
 #[derive(Debug)]
 #[doc(alias = "file description")]
 pub struct OpenFile {

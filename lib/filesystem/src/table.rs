@@ -81,6 +81,7 @@ pub(crate) enum Content {
     BlockDevice(DeviceNumber),
     /// A FIFO, with the value in which its openings meet, while there are any.
     Fifo(Option<Weak<dyn Any + Send + Sync>>),
+    Socket,
 }
 
 impl Content {
@@ -92,6 +93,7 @@ impl Content {
             Content::CharacterDevice(_) => FileKind::CharacterDevice,
             Content::BlockDevice(_) => FileKind::BlockDevice,
             Content::Fifo(_) => FileKind::Fifo,
+            Content::Socket => FileKind::Socket,
         }
     }
 
@@ -131,7 +133,7 @@ impl Content {
             Content::File(file) => file.charged(),
             Content::SymbolicLink(target) => target.len() as u64,
             // A directory is empty when it is freed.
-            Content::Vacant | Content::Directory(_) | Content::Fifo(_) => 0,
+            Content::Vacant | Content::Directory(_) | Content::Fifo(_) | Content::Socket => 0,
             Content::CharacterDevice(_) | Content::BlockDevice(_) => 0,
         }
     }

@@ -62,6 +62,8 @@ pub enum SpecialFile {
     BlockDevice(DeviceNumber),
     /// A pipe with a name (`S_IFIFO`).
     Fifo,
+    /// The name of a socket (`S_IFSOCK`).
+    Socket,
 }
 
 /// Kind of file to make, with its contents.
@@ -81,6 +83,7 @@ impl Recipe<'_> {
             Recipe::Special(SpecialFile::CharacterDevice(device)) => Content::CharacterDevice(*device),
             Recipe::Special(SpecialFile::BlockDevice(device)) => Content::BlockDevice(*device),
             Recipe::Special(SpecialFile::Fifo) => Content::Fifo(None),
+            Recipe::Special(SpecialFile::Socket) => Content::Socket,
         })
     }
 }
