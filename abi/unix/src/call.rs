@@ -188,7 +188,8 @@ system_calls! {
     DeviceControl = 29 ioctl(descriptor: Descriptor, command: Number, argument: Output) Possible;
     /// Locks a whole file for an open file of it, or unlocks it: `LOCK_SH`, `LOCK_EX` or `LOCK_UN`, with `LOCK_NB`.
     Lock = 32 flock(descriptor: Descriptor, operation: Number) Possible;
-    /// Creates a FIFO (`S_IFIFO`) or an empty regular file (`S_IFREG`, 0). `EPERM` for other types.
+    /// Creates a FIFO (`S_IFIFO`), the name of no socket (`S_IFSOCK`) or an empty regular file (`S_IFREG`, 0). `EPERM`
+    /// for other types.
     MakeNode = 33 mknodat(directory: Descriptor, path: Path, mode: Number, device: Number) Never;
     /// Creates a directory.
     MakeDirectory = 34 mkdirat(directory: Descriptor, path: Path, mode: Number) Never;
@@ -538,19 +539,21 @@ system_calls! {
     SegmentAttach = 196 shmat(segment: Number, address: Number, flags: Number) Never;
     /// Unmaps the segment that is mapped at an address.
     SegmentDetach = 197 shmdt(address: Number) Never;
-    /// Creates a socket.
+    /// Creates a socket of `AF_INET`, `AF_INET6`, `AF_UNIX` or `AF_NETLINK`.
     Socket = 198 socket(family: Number, kind: Number, protocol: Number) Never;
     /// Creates two local sockets that are connected to each other (`AF_UNIX`), of kind `SOCK_STREAM`, `SOCK_DGRAM` or
     /// `SOCK_SEQPACKET`, with flags `SOCK_NONBLOCK` and `SOCK_CLOEXEC`; the two descriptors are written as two `i32`.
     /// `EOPNOTSUPP` for other families.
     SocketPair = 199 socketpair(family: Number, kind: Number, protocol: Number, descriptors: Output) Never;
-    /// Gives a socket its local address.
+    /// Gives a socket its local address; of a local socket, its name: a path, whose file is made, an abstract name, or
+    /// with the family alone any.
     Bind = 200 bind(descriptor: Descriptor, address: Input, size: Length) Never;
     /// Makes a socket accept connections.
     Listen = 201 listen(descriptor: Descriptor, backlog: Number) Never;
     /// Takes the next connection of a listening socket.
     Accept = 202 accept(descriptor: Descriptor, address: Output, size: Output) Possible;
-    /// Connects a socket to a remote address.
+    /// Connects a socket to a remote address; a local socket to the one with a name, in whose backlog it waits for a
+    /// place.
     Connect = 203 connect(descriptor: Descriptor, address: Input, size: Length) Possible;
     /// Writes the local address of a socket.
     GetSocketName = 204 getsockname(descriptor: Descriptor, address: Output, size: Output) Never;

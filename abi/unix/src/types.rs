@@ -319,6 +319,10 @@ impl SocketAddress {
     }
 }
 
+/// Bytes of the longest name of a local socket (`sun_path` of `struct sockaddr_un`).
+#[doc(alias = "sockaddr_un")]
+pub const LONGEST_LOCAL_NAME: usize = 108;
+
 /// Bytes of the longest address of the network (`struct sockaddr_in6`).
 pub const LONGEST_ADDRESS: usize = 28;
 
@@ -405,17 +409,29 @@ pub mod socket_option {
     pub const SO_KEEPALIVE: u32 = 9;
     pub const SO_LINGER: u32 = 13;
     pub const SO_REUSEPORT: u32 = 15;
+    /// Receive the sender's process, user and group with each message of a local socket.
+    pub const SO_PASSCRED: u32 = 16;
     pub const SO_PEERCRED: u32 = 17;
     pub const SO_ACCEPTCONN: u32 = 30;
     pub const SO_PROTOCOL: u32 = 38;
     pub const SO_DOMAIN: u32 = 39;
     pub const IPPROTO_IP: u32 = 0;
+    pub const IPPROTO_ICMP: u32 = 1;
+    pub const IPPROTO_ICMPV6: u32 = 58;
+    /// Level `IPPROTO_IP`: the hop limit of a received message, as a control message.
+    pub const IP_TTL: u32 = 2;
+    /// Level `IPPROTO_IP`: receive hop limits.
+    pub const IP_RECVTTL: u32 = 12;
     /// Level `IPPROTO_IP`: report every failure that the network tells of.
     pub const IP_RECVERR: u32 = 11;
     pub const IPPROTO_TCP: u32 = 6;
     pub const IPPROTO_IPV6: u32 = 41;
     /// Level `IPPROTO_IPV6`: as `IP_RECVERR`.
     pub const IPV6_RECVERR: u32 = 25;
+    /// Level `IPPROTO_IPV6`: as `IP_RECVTTL`.
+    pub const IPV6_RECVHOPLIMIT: u32 = 51;
+    /// Level `IPPROTO_IPV6`: as `IP_TTL`.
+    pub const IPV6_HOPLIMIT: u32 = 52;
     /// Level `IPPROTO_IPV6`: `::` stands for IPv6's addresses only.
     pub const IPV6_V6ONLY: u32 = 26;
     pub const IPPROTO_UDP: u32 = 17;

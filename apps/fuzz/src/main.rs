@@ -30,8 +30,8 @@ use abi_unix::types::clock::MONOTONIC;
 use abi_unix::types::futex::ROBUST_HEAD;
 use abi_unix::types::protection::{READ, WRITE};
 use abi_unix::types::{
-    AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, WNOHANG, auxiliary, limit, mapping, mounting,
-    open, signal,
+    AF_UNIX, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, SocketAddress, TimeSpec, WNOHANG, auxiliary, limit, mapping,
+    mounting, open, signal,
 };
 use ring::{Completions, Producer, Requests};
 use unix::process::{Child, Ending, StringList};
@@ -143,6 +143,8 @@ const OWN_PATHS: [&CStr; 4] = [c"/tmp/fuzz-a", c"/tmp/fuzz-b", c"/tmp/fuzz-d", c
 const OTHER_PATHS: [&CStr; 4] = [c"/dev/zero", c"/dev/null", c"/bin", c""];
 /// Distance of the items in the input area.
 const STEP: usize = 256;
+/// Names of local sockets.
+const LOCAL_NAMES: [&[u8]; 4] = [b"\0a", b"\0bcd", b"/tmp/fuzz-a\0", b"\0"];
 
 impl Areas {
     fn new(random: &mut Random) -> Option<Areas> {
@@ -164,6 +166,11 @@ impl Areas {
                     // Loopback only: a random address would be another machine's.
                     let address = SocketAddress { address: [127, 0, 0, 1], port: random.next() as u16 };
                     place[..16].copy_from_slice(&address.to_bytes());
+                    if random.below(2) == 0 {
+                        let name = random.of(&LOCAL_NAMES);
+                        place[..2].copy_from_slice(&AF_UNIX.to_le_bytes());
+                        place[2..2 + name.len()].copy_from_slice(name);
+                    }
                 }
                 2 => {
                     let time = random.of(&[0, 1, 1000, 1_000_000]);
@@ -292,6 +299,14 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         SystemCall::ProcessLimit if matches!(arguments[1] as u32, limit::DESCRIPTORS | limit::KERNEL_MEMORY) => {
             arguments[2] = random.of(&[0, 1, usize::MAX, 0xffff_ffc0_8020_0000])
         }
+        SystemCall::Socket | SystemCall::SocketPair => {
+            arguments[0] = random.of(&[1, 1, 1, 2, 10, 16, arguments[0]]);
+            arguments[1] = random.of(&[1, 2, 5, 3]) | random.of(&[0, 0o4000, 0o2000000, 8]);
+            arguments[2] = random.of(&[0, 0, 1, 6, 17, arguments[2]]);
+        }
+        // Abstract names of some lengths, and paths.
+        SystemCall::Bind | SystemCall::Connect => arguments[2] = random.of(&[2, 4, 6, 16, 40, 110, arguments[2]]),
+        SystemCall::SendTo => arguments[5] = random.of(&[0, 4, 6, 16, 40, arguments[5]]),
         SystemCall::Reboot => arguments[0] = 0,
         // The end of a thread changes memory there.
         SystemCall::SetThreadIdAddress => arguments[0] = areas.output + random.below(AREA / STEP) * STEP,

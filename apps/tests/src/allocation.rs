@@ -137,6 +137,23 @@ impl State {
     }
 
     /// Makes a pair of local sockets.
+    /// Makes a local socket, and puts the address of a name into memory; returns it with its size.
+    fn local_name(&mut self, kind: u32, name: &[u8]) -> Result<(usize, usize, usize)> {
+        let socket = network::local_socket(kind)?;
+        let address = network::LocalAddress::new(name)?;
+        Ok((self.keep(socket), self.put_bytes(0, address.bytes()), address.bytes().len()))
+    }
+
+    /// Makes a local socket with the abstract name of these tests, which listens if that is for its kind.
+    fn named(&mut self, kind: u32) -> Result<usize> {
+        let socket = network::local_socket(kind)?;
+        network::bind_local(socket.raw(), &network::LocalAddress::new(NAME)?)?;
+        if kind != SOCK_DGRAM {
+            network::listen(socket.raw(), 8)?;
+        }
+        Ok(self.keep(socket))
+    }
+
     fn local(&mut self, kind: u32) -> Result<(usize, usize)> {
         let (first, second) = network::socket_pair(kind)?;
         Ok((self.keep(first), self.keep(second)))
@@ -250,6 +267,8 @@ impl State {
 const SMALL_PROGRAM: &CStr = c"/bin/hello";
 const OWN_PATH: &CStr = c"/bin/tests";
 const FILE: &CStr = c"/tmp/allocation";
+/// The abstract name of local sockets.
+const NAME: &[u8] = b"\0failing allocations";
 const OTHER: &CStr = c"/tmp/allocation-2";
 const ANY: SocketAddress = SocketAddress { address: [127, 0, 0, 1], port: 0 };
 const HERE: usize = AT_FDCWD as usize;
@@ -846,6 +865,45 @@ const SCRIPTS: &[Script] = scripts![
     Socket "for datagrams": |_| with([2, SOCK_DGRAM as usize, 0]), close;
     Bind "a stream": |state| with([state.socket(SOCK_STREAM)?, state.put_address(0, ANY), 16]), nothing;
     Bind "datagrams": |state| with([state.socket(SOCK_DGRAM)?, state.put_address(0, ANY), 16]), nothing;
+    Socket "a local one": |_| with([1, SOCK_STREAM as usize, 0]), close;
+    Bind "a local name": |state| {
+        let (socket, address, size) = state.local_name(SOCK_STREAM, NAME)?;
+        with([socket, address, size])
+    }, nothing;
+    Bind "any local name": |state| {
+        let (socket, address, _) = state.local_name(SOCK_DGRAM, NAME)?;
+        with([socket, address, 2])
+    }, nothing;
+    Bind "a path": |state| {
+        let (socket, address, size) = state.local_name(SOCK_DGRAM, OTHER.to_bytes())?;
+        with([socket, address, size])
+    }, remove;
+    Listen "a local socket": |state| {
+        let (socket, _, _) = state.local_name(SOCK_STREAM, NAME)?;
+        network::bind_local(socket as i32, &network::LocalAddress::new(NAME)?)?;
+        with([socket, 8])
+    }, nothing;
+    Accept "a local connection": |state| {
+        let listener = state.named(SOCK_STREAM)?;
+        let (client, _, _) = state.local_name(SOCK_STREAM, NAME)?;
+        network::connect_local(client as i32, &network::LocalAddress::new(NAME)?)?;
+        with([listener, 0, 0])
+    }, close;
+    Connect "to a local name": |state| {
+        state.named(SOCK_STREAM)?;
+        let (client, address, size) = state.local_name(SOCK_STREAM, NAME)?;
+        with([client, address, size])
+    }, nothing;
+    Connect "local datagrams": |state| {
+        state.named(SOCK_DGRAM)?;
+        let (client, address, size) = state.local_name(SOCK_DGRAM, NAME)?;
+        with([client, address, size])
+    }, nothing;
+    SendTo "to a local name": |state| {
+        state.named(SOCK_DGRAM)?;
+        let (client, address, size) = state.local_name(SOCK_DGRAM, NAME)?;
+        with([client, state.at(OUTPUT), 5000, 0, address, size])
+    }, nothing;
     Listen "": |state| {
         let socket = state.socket(SOCK_STREAM)?;
         network::bind(socket as i32, ANY)?;

@@ -368,6 +368,123 @@ pub async fn local_sockets() -> Outcome {
     Ok(())
 }
 
+/// Local sockets with names: connections, asynchronously, of many clients at once, a full backlog, datagrams whose
+/// sender is answered, and names of other threads.
+pub async fn local_sockets_with_names() -> Outcome {
+    use cops::net::{UnixDatagram, UnixListener, UnixStream};
+    const PATH: &str = "/tmp/local-sockets";
+    const CLIENTS: usize = 40;
+    let before = must!(calls_in_flight());
+    for name in [PATH, "\0local-sockets"] {
+        check_eq!(
+            UnixStream::connect(name).await.err(),
+            Some(if name == PATH { Errno::ENOENT } else { Errno::ECONNREFUSED })
+        );
+        let listener = Arc::new(must!(UnixListener::bind(name)));
+        check_eq!(must!(listener.local_name()).as_bytes(), name.as_bytes());
+        check_eq!(UnixListener::bind(name).err(), Some(Errno::EADDRINUSE));
+        let serving = cops::spawn({
+            let listener = listener.clone();
+            async move {
+                for _ in 0..CLIENTS {
+                    let (stream, peer) = listener.accept().await?;
+                    if !peer.is_unnamed() {
+                        return Err(Errno::EIO);
+                    }
+                    cops::spawn(async move {
+                        let (result, bytes) = stream.read_exact(alloc::vec![0; 5000]).await;
+                        if result.is_ok() {
+                            let _ = stream.write_all(bytes).await;
+                        }
+                    })
+                    .detach();
+                }
+                Ok(())
+            }
+        });
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                cops::spawn(async move {
+                    let stream = UnixStream::connect(name).await?;
+                    if stream.peer_name()?.as_bytes() != name.as_bytes() {
+                        return Err(Errno::EIO);
+                    }
+                    let bytes = alloc::vec![number as u8; 5000];
+                    stream.write_all(bytes.clone()).await.0?;
+                    let (result, echo) = stream.read_exact(alloc::vec![0; 5000]).await;
+                    result?;
+                    if echo == bytes && stream.read(alloc::vec![0; 1]).await.0? == 0 { Ok(()) } else { Err(Errno::EIO) }
+                })
+            })
+            .collect();
+        for client in clients {
+            check_eq!(must!(cops::timeout(LIMIT, client).await), Ok(Ok(())));
+        }
+        check_eq!(must!(serving.await), Ok(()));
+        drop(listener);
+        check_eq!(UnixStream::connect(name).await.err(), Some(Errno::ECONNREFUSED));
+    }
+    must!(cops::file::remove(PATH));
+    let server = must!(UnixDatagram::bind(PATH));
+    let answering = cops::spawn(async move {
+        let (result, bytes) = server.receive_from(alloc::vec![0; 100]).await;
+        let (count, sender) = result?;
+        server.send_to(bytes[..count].to_vec(), sender.as_bytes()).await.0
+    });
+    let client = must!(UnixDatagram::bind("\0local-client"));
+    check_eq!(client.send_to(&b"question"[..], PATH).await.0, Ok(8));
+    let (result, bytes) = client.receive_from(alloc::vec![0; 100]).await;
+    let (count, sender) = must!(result);
+    check_eq!((&bytes[..count], sender.as_bytes()), (&b"question"[..], PATH.as_bytes()));
+    check_eq!(must!(answering.await), Ok(8));
+    check_eq!(client.send_to(&b"x"[..], PATH).await.0, Err(Errno::ECONNREFUSED));
+    must!(cops::file::remove(PATH));
+    // Futures that are dropped in the middle leave nothing.
+    let listener = must!(UnixListener::bind("\0dropped"));
+    check!(cops::timeout(Duration::from_millis(1), listener.accept()).await.is_err());
+    let mut waiting = Vec::new();
+    while let Ok(stream) = cops::timeout(Duration::from_millis(20), UnixStream::connect("\0dropped")).await {
+        waiting.push(must!(stream));
+    }
+    check!(waiting.len() > 100);
+    drop(waiting);
+    drop(listener);
+    calls_in_flight_return_to(before).await
+}
+
+/// A process is killed while it waits in a backlog, and one whose connections wait there.
+pub async fn local_connections_of_processes_that_are_killed() -> Outcome {
+    use abi_unix::types::{SOCK_STREAM, signal};
+    let listener = must!(system::network::local_socket(SOCK_STREAM));
+    let address = must!(system::network::LocalAddress::new(b"\0killed"));
+    must!(system::network::bind_local(listener.raw(), &address));
+    must!(system::network::listen(listener.raw(), 0));
+    let (reader, writer) = must!(system::file::pipe(0));
+    let child = must!(crate::fork::fork(|| {
+        let connect = || {
+            let socket = system::network::local_socket(SOCK_STREAM)?;
+            system::network::connect_local(socket.raw(), &address).map(|()| socket)
+        };
+        let Ok(first) = connect() else { return 1 };
+        let _ = system::network::send_files(first.raw(), b"x", &[listener.raw(), first.raw(), writer.raw()], 0);
+        let _ = system::file::write(writer.raw(), b"x");
+        let _ = connect();
+        2
+    }));
+    let mut byte = [0; 1];
+    check_eq!(system::file::read(reader.raw(), &mut byte), Ok(1));
+    drop(writer);
+    must!(system::process::kill(child as u32, signal::KILL));
+    check_eq!(crate::fork::status_of(child), Ok(0x100 | signal::KILL));
+    // The pipe is open in a message to a connection that nobody has accepted.
+    let server = must!(system::network::accept_local(listener.raw()));
+    let mut files = [(); 3].map(|()| system::Descriptor::from_raw(-1));
+    check_eq!(system::network::receive_files(server.raw(), &mut byte, &mut files, 0), Ok((1, 3)));
+    drop((server, listener, files));
+    check_eq!(system::file::read(reader.raw(), &mut byte), Ok(0));
+    Ok(())
+}
+
 /// Local sockets that only messages of each other hold are closed, and those that can be received are not, while
 /// threads make and leave such circles all the time; also those of a process that is killed.
 pub async fn sockets_that_carry_each_other_are_closed() -> Outcome {

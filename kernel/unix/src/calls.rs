@@ -16,6 +16,7 @@
 pub(crate) mod call;
 mod extended_attributes;
 mod files;
+mod local_sockets;
 mod locks;
 mod mapping;
 mod messages;

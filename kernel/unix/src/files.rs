@@ -19,6 +19,7 @@ pub(crate) mod generated;
 pub(crate) mod job_control;
 pub(crate) mod keyed;
 pub(crate) mod line_discipline;
+pub(crate) mod local_name;
 pub(crate) mod local_socket;
 pub(crate) mod locks;
 pub(crate) mod machine_end;

@@ -2,6 +2,7 @@
 //! of it.
 
 pub(crate) mod addressing;
+pub(crate) mod listing;
 pub(crate) mod netlink;
 pub(crate) mod shares;
 pub(crate) mod socket;

@@ -78,6 +78,8 @@ impl Segment {
 pub(crate) enum Packet {
     Tcp(Segment),
     Udp(Key),
+    /// An answer to an echo of this host; the local port is the identifier.
+    Echo(Key),
     /// An ICMP error about a packet that this host sent.
     Unreachable(Quoted, Key),
     /// An ICMPv6 error about a packet of this host that was too large for its way.
@@ -273,9 +275,19 @@ fn look(packet: &[u8], length: usize) -> Option<Packet> {
         protocol @ (PROTOCOL_TCP | PROTOCOL_UDP) => {
             transport(protocol, payload, payload_length, |ports| Key::of_four(destination, source, ports))
         }
-        PROTOCOL_ICMP => Some(look_at_error(payload).unwrap_or(Packet::Other)),
+        PROTOCOL_ICMP => {
+            let echo = || look_at_echo(payload).map(|identifier| Key::of_four(destination, source, identifier << 16));
+            Some(look_at_error(payload).or_else(|| echo().map(Packet::Echo)).unwrap_or(Packet::Other))
+        }
         _ => Some(Packet::Other),
     }
+}
+
+/// Returns the identifier of an ICMP echo reply.
+fn look_at_echo(message: &[u8]) -> Option<u32> {
+    const REPLY: u16 = 0;
+    // Kind and code.
+    (half(message, 0)? == REPLY).then_some(half(message, 4)?.into())
 }
 
 /// Classifies an ICMP "destination unreachable", which quotes the start of the packet that could not be delivered.

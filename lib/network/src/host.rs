@@ -24,6 +24,7 @@ use crate::charge::{Charge, Held};
 use crate::configuration::{Address, Counters, Lease, Limits, LocalConnections, Patience};
 use crate::dhcp::{self, Change};
 use crate::discovery::{Discovery, ETHERNET_HEADER, is_discovery, is_of_a_host, message_in};
+use crate::echo::ECHO_REPLY_OF_SIX;
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4, classify_six};
 use crate::half_open::HalfOpen;
 use crate::link::{
@@ -210,6 +211,9 @@ pub(crate) struct Host {
     pub(crate) datagrams: Slab<Datagrams>,
     pub(crate) datagram_table: Table,
     pub(crate) datagram_ports: Ports,
+    /// Sockets for echoes, by their identifiers.
+    pub(crate) echo_table: Table,
+    pub(crate) identifiers: Ports,
     pub(crate) datagram_work: WorkList,
     pub(crate) datagram_timers: Timers,
 
@@ -358,6 +362,9 @@ impl Host {
             Packet::Arp => {
                 return if self.urgent_arps.takes_one(now) { Reader::STACK } else { Reader::NOBODY };
             }
+            Packet::Echo(key) => {
+                self.find_echoes(key).and_then(|index| self.datagrams.get(index)).map(|one| one.reader)
+            }
             Packet::Udp(key) => {
                 self.find_datagrams(key).and_then(|index| self.datagrams.get(index)).map(|one| one.reader)
             }
@@ -387,6 +394,7 @@ impl Host {
                 self.tcp_input(via, segment, frame, answer, now);
             }
             Packet::Udp(key) => self.udp_input(key, frame, answer, now),
+            Packet::Echo(key) => self.echo_input(key, frame),
             Packet::Unreachable(about, key) => {
                 if self.can_have_sent(key, frame) && is_intact_message(frame, &self.checksums) {
                     self.unreachable(about, key, now);
@@ -453,6 +461,12 @@ impl Host {
             let is_possible = self.six.is_own(destination) && !source.is_unspecified() && !self.six.is_own(source);
             if is_possible && self.answers_of_six.echoes.takes_one(now) {
                 poll_via(&mut self.interfaces, Via::Six, &mut self.stray, frame, answer, now);
+            }
+            return;
+        }
+        if kind == ECHO_REPLY_OF_SIX {
+            if self.six.is_own(destination) && !self.six.is_own(source) {
+                self.echo_reply(destination.into(), source.into(), packet.hop_limit(), message);
             }
             return;
         }

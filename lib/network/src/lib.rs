@@ -38,11 +38,13 @@ mod charge;
 mod configuration;
 mod dhcp;
 mod discovery;
+mod echo;
 mod error;
 mod frame;
 mod half_open;
 mod host;
 mod link;
+mod listing;
 mod local;
 mod neighbours;
 mod operations;
@@ -64,9 +66,10 @@ pub use configuration::{
     Readiness, Received, Sent, Shutdown, SixAddress, SixAddressing,
 };
 pub use error::Error;
+pub use listing::{ListedSocket, ListedState, SocketList};
 pub use secrets::Seeds;
 pub use slab::{BindingId, ConnectionId, DatagramId, ListenerId};
 pub use stack::{Order, Polled, Stack};
 pub use table::{LocalEnd, Sharing};
 pub use tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
-pub use udp::DatagramOptions;
+pub use udp::{DatagramOptions, DatagramProtocol};

@@ -29,6 +29,8 @@ pub struct Seeds {
     pub tcp_ports: [u8; 16],
     /// Ephemeral ports of UDP.
     pub udp_ports: [u8; 16],
+    /// Identifiers of echoes.
+    pub identifiers: [u8; 16],
     /// Hash tables.
     pub tables: [u8; 16],
     /// smoltcp's own generators, one for each interface.
@@ -47,6 +49,7 @@ impl Seeds {
         fill(&mut seeds.cookies);
         fill(&mut seeds.tcp_ports);
         fill(&mut seeds.udp_ports);
+        fill(&mut seeds.identifiers);
         fill(&mut seeds.tables);
         fill(&mut seeds.interfaces);
         fill(&mut seeds.leases);
@@ -288,7 +291,7 @@ mod tests {
                 count
             });
         });
-        assert_eq!(count, 128);
+        assert_eq!(count, 144);
         assert_eq!(seeds.cookies[0], 17);
         assert_eq!(halves(seeds.sequence_numbers)[1].to_le_bytes()[0], 9);
     }

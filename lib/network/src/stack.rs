@@ -189,6 +189,8 @@ impl<L: Link> Stack<L> {
             datagrams: Slab::new(limits.datagrams),
             datagram_table: Table::new(hash),
             datagram_ports: Ports::new(hash, Secret::new(seeds.udp_ports))?,
+            echo_table: Table::new(hash),
+            identifiers: Ports::new(hash, Secret::new(seeds.identifiers))?,
             datagram_work: WorkList::new(),
             datagram_timers: Timers::new(),
             stray: SocketSet::new(alloc::vec::Vec::new()),
@@ -216,6 +218,10 @@ impl<L: Link> Stack<L> {
         host.set_look_at_addresses(now);
         let arrivals = Arrivals::new(limits.arrivals, capabilities.max_transmission_unit)?;
         Ok(Stack { link, host, arrivals })
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
     }
 
     /// Sets the function that admits memory. From now on it is called before the stack takes memory for a stranger's
@@ -393,7 +399,9 @@ impl<L: Link> Stack<L> {
             self.host.counters.frames_received += 1;
             let length = frame.length.min(room.len());
             let mut packet = self.host.classify(&room[..if frame.kept.is_some() { BEGINNING } else { length }], length);
-            if let (Some(kept), Packet::Drop | Packet::Other | Packet::Message(_)) = (frame.kept, packet) {
+            if let (Some(kept), Packet::Drop | Packet::Other | Packet::Echo(_) | Packet::Message(_)) =
+                (frame.kept, packet)
+            {
                 // Its headers may be longer.
                 self.link.take_kept(kept, &mut room[..length]);
                 frame.kept = None;

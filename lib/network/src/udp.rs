@@ -20,13 +20,25 @@ use crate::Error;
 use crate::arrivals::Reader;
 use crate::configuration::{Interest, Sent};
 use crate::dhcp;
+use crate::echo::{can_send_echoes, have_echoes, send_echo_over_six};
 use crate::host::{Host, RESOLUTION_RETRY, RETRY, Via, poll_via};
 use crate::link::{Envelope, Enveloped, Outgoing, Token};
 use crate::operations::or_this_host;
 use crate::reply::parse_ip;
 use crate::slab::DatagramId;
-use crate::table::{Key, LocalEnd, Sharing, insert_all};
+use crate::table::{Key, LocalEnd, Ports, Sharing, Table, insert_all};
 use crate::tcp::{BUFFER_LIMITS, zeroed};
+
+/// Protocol of a datagram socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DatagramProtocol {
+    /// UDP.
+    #[default]
+    Udp,
+    /// Echoes of ICMP and ICMPv6 (ping): a datagram is a message from its first byte on. The local port is the
+    /// identifier, and the other end has none: the port of a sender is the hop limit with which its message has come.
+    Echo,
+}
 
 /// Behaviour of a datagram socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +51,19 @@ pub struct DatagramOptions {
     pub send_buffer: usize,
     /// Number of datagrams that may wait in either buffer.
     pub datagrams: usize,
+    /// Protocol.
+    pub protocol: DatagramProtocol,
 }
 
 impl Default for DatagramOptions {
-    /// Returns buffers of 8 KiB and 16 datagrams each way.
+    /// Returns buffers of 8 KiB and 16 datagrams each way, for UDP.
     fn default() -> Self {
-        DatagramOptions { receive_buffer: 8 * 1024, send_buffer: 8 * 1024, datagrams: 16 }
+        DatagramOptions {
+            receive_buffer: 8 * 1024,
+            send_buffer: 8 * 1024,
+            datagrams: 16,
+            protocol: DatagramProtocol::Udp,
+        }
     }
 }
 
@@ -56,6 +75,7 @@ impl DatagramOptions {
             receive_buffer: self.receive_buffer.clamp(256, limit),
             send_buffer: self.send_buffer.clamp(256, limit),
             datagrams: self.datagrams.clamp(1, 4096),
+            protocol: self.protocol,
         }
     }
 
@@ -102,6 +122,8 @@ pub(crate) struct SixWay {
 pub(crate) enum DepartingDatagrams {
     None,
     Four(SocketSet<'static>),
+    /// Echoes over IPv4, as whole packets.
+    Echoes(SocketSet<'static>),
     Six {
         datagrams: PacketBuffer<'static, SixWay>,
         /// Number of those that wait for a hardware address. They are behind those that were not looked at yet.
@@ -132,7 +154,7 @@ pub(crate) struct Datagrams {
     pub(crate) arrived: PacketBuffer<'static, SocketAddr>,
     pub(crate) departing: DepartingDatagrams,
     /// This host's address in the datagrams that wait in `departing`.
-    departs_from: Ipv4Addr,
+    pub(crate) departs_from: Ipv4Addr,
     /// Receiver of the last datagram over IPv6.
     sent_to: Option<SocketAddr>,
     pub(crate) failure: Option<Error>,
@@ -185,7 +207,7 @@ impl Datagrams {
     pub(crate) fn memory(&self) -> usize {
         let send = match self.departing {
             DepartingDatagrams::None => 0,
-            DepartingDatagrams::Four(_) => self.options.send_memory(),
+            DepartingDatagrams::Four(_) | DepartingDatagrams::Echoes(_) => self.options.send_memory(),
             DepartingDatagrams::Six { .. } => self.options.send_memory_of_six(),
         };
         self.options.receive_memory() + send
@@ -196,15 +218,21 @@ impl Datagrams {
         match &self.departing {
             DepartingDatagrams::None => true,
             DepartingDatagrams::Four(sockets) => sockets.get::<udp::Socket<'_>>(SocketHandle::default()).can_send(),
+            DepartingDatagrams::Echoes(sockets) => can_send_echoes(sockets),
             DepartingDatagrams::Six { datagrams, .. } => !datagrams.is_full(),
         }
     }
 
     /// Returns the buffer for datagrams over IPv6, made if there is none yet; `None` while some over IPv4 wait.
     fn departing_six(&mut self) -> Result<Option<&mut PacketBuffer<'static, SixWay>>, Error> {
-        if let DepartingDatagrams::Four(sockets) = &self.departing
-            && sockets.get::<udp::Socket<'_>>(SocketHandle::default()).send_queue() > 0
-        {
+        let waits = match &self.departing {
+            DepartingDatagrams::Four(sockets) => {
+                sockets.get::<udp::Socket<'_>>(SocketHandle::default()).send_queue() > 0
+            }
+            DepartingDatagrams::Echoes(sockets) => have_echoes(sockets),
+            DepartingDatagrams::None | DepartingDatagrams::Six { .. } => false,
+        };
+        if waits {
             return Ok(None);
         }
         if !matches!(self.departing, DepartingDatagrams::Six { .. }) {
@@ -252,8 +280,9 @@ impl Datagrams {
 
     /// Drops the datagrams that wait to leave if they would leave from an address that this host has lost: it may be
     /// another host's by now.
-    fn forget_departing_unless_from(&mut self, own: Ipv4Addr) {
-        if matches!(self.departing, DepartingDatagrams::Four(_)) && self.departs_from != own {
+    pub(crate) fn forget_departing_unless_from(&mut self, own: Ipv4Addr) {
+        let is_of_four = matches!(self.departing, DepartingDatagrams::Four(_) | DepartingDatagrams::Echoes(_));
+        if is_of_four && self.departs_from != own {
             self.departing = DepartingDatagrams::None;
             self.senders.wake_all();
         }
@@ -304,12 +333,44 @@ impl Datagrams {
 /// The way of a datagram: the interface, and both ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
-    via: Via,
-    from: SocketAddr,
-    to: SocketAddr,
+    pub(crate) via: Via,
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+}
+
+impl DatagramProtocol {
+    /// Returns an end as the protocol has it: that of an echo has no port.
+    fn end_of(self, end: SocketAddr) -> SocketAddr {
+        match self {
+            DatagramProtocol::Udp => end,
+            DatagramProtocol::Echo => SocketAddr::new(end.ip(), 0),
+        }
+    }
+
+    /// Returns the bytes of the header before a datagram's own.
+    fn header(self) -> usize {
+        match self {
+            DatagramProtocol::Udp => UDP_HEADER_LEN,
+            DatagramProtocol::Echo => 0,
+        }
+    }
 }
 
 impl Host {
+    fn table_of(&mut self, protocol: DatagramProtocol) -> &mut Table {
+        match protocol {
+            DatagramProtocol::Udp => &mut self.datagram_table,
+            DatagramProtocol::Echo => &mut self.echo_table,
+        }
+    }
+
+    fn ports_of(&mut self, protocol: DatagramProtocol) -> &mut Ports {
+        match protocol {
+            DatagramProtocol::Udp => &mut self.datagram_ports,
+            DatagramProtocol::Echo => &mut self.identifiers,
+        }
+    }
+
     pub(crate) fn udp_bind(&mut self, local: LocalEnd, options: &DatagramOptions) -> Result<DatagramId, Error> {
         if !self.may_bind(local) {
             return Err(Error::AddressUnavailable);
@@ -317,19 +378,22 @@ impl Host {
         let index = self.datagrams.next_index()?;
         self.datagram_work.reserve(index)?;
         self.datagram_timers.reserve(index)?;
-        let local = self.datagram_ports.bind(local, Sharing::Exclusive)?;
+        let protocol = options.protocol;
+        let local = self.ports_of(protocol).bind(local, Sharing::Exclusive)?;
         let made = Datagrams::new(local, *options).and_then(|socket| self.datagrams.insert(socket)).and_then(|index| {
-            let entered = insert_all(&mut self.datagram_table, local.keys(), index);
+            let entered = insert_all(self.table_of(protocol), local.keys(), index);
             entered.inspect_err(|_| self.datagrams.remove(index))?;
             Ok(index)
         });
-        let index = made.inspect_err(|_| self.datagram_ports.release(local))?;
+        let index = made.inspect_err(|_| self.ports_of(protocol).release(local))?;
         Ok(DatagramId { index, generation: self.datagrams.generation(index) })
     }
 
     pub(crate) fn udp_connect(&mut self, id: DatagramId, remote: Option<SocketAddr>) -> Result<(), Error> {
+        let protocol = self.datagram(id)?.options.protocol;
+        let remote = remote.map(|remote| protocol.end_of(remote));
         if let Some(remote) = remote {
-            if remote.port() == 0 {
+            if remote.port() == 0 && protocol == DatagramProtocol::Udp {
                 return Err(Error::Invalid);
             }
             let local = self.datagram(id)?.local.address.ip();
@@ -341,11 +405,11 @@ impl Host {
         let previous = core::mem::replace(&mut socket.remote, remote);
         let new = socket.keys();
         if old != new {
-            if let Err(error) = insert_all(&mut self.datagram_table, new, id.index) {
+            if let Err(error) = insert_all(self.table_of(protocol), new, id.index) {
                 self.datagram(id)?.remote = previous;
                 return Err(error);
             }
-            old.into_iter().flatten().for_each(|key| self.datagram_table.remove(key));
+            old.into_iter().flatten().for_each(|key| self.table_of(protocol).remove(key));
         }
         Ok(())
     }
@@ -403,9 +467,9 @@ impl Host {
             return Err(failure);
         }
         let to = to.or(socket.remote).ok_or(Error::NotConnected)?;
-        let local = socket.local.address;
-        let to = or_this_host(to);
-        if to.port() == 0 {
+        let (local, protocol) = (socket.local.address, socket.options.protocol);
+        let to = protocol.end_of(or_this_host(to));
+        if to.port() == 0 && protocol == DatagramProtocol::Udp {
             return Err(Error::Invalid);
         }
         let (via, address) = self.route_from(local.ip(), to.ip())?;
@@ -420,6 +484,9 @@ impl Host {
         length: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Sent, Error> {
+        if self.datagram(id)?.options.protocol == DatagramProtocol::Echo {
+            return self.echo_send(id, way, length, fill);
+        }
         match way.via {
             Via::Local => self.udp_send_here(id, way, length, fill),
             Via::Ethernet => self.udp_send_out(id, way, length, fill),
@@ -492,7 +559,7 @@ impl Host {
     }
 
     /// Puts a datagram over IPv6 into the socket's send buffer.
-    fn udp_send_six(
+    pub(crate) fn udp_send_six(
         &mut self,
         id: DatagramId,
         length: usize,
@@ -500,10 +567,11 @@ impl Host {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Sent, Error> {
         let (IpAddr::V6(own), IpAddr::V6(remote)) = (from.ip(), to.ip()) else { return Err(Error::Invalid) };
-        if length + UDP_HEADER_LEN + smoltcp::wire::IPV6_HEADER_LEN > self.six.mtu_to(remote) {
+        let mtu = self.six.mtu_to(remote);
+        let socket = self.datagram(id)?;
+        if length + socket.options.protocol.header() + smoltcp::wire::IPV6_HEADER_LEN > mtu {
             return Err(Error::TooLong);
         }
-        let socket = self.datagram(id)?;
         if length > socket.options.send_buffer {
             return Err(Error::TooLong);
         }
@@ -566,7 +634,7 @@ impl Host {
         socket.forget_departing_unless_from(self.own);
         let sockets = match &mut socket.departing {
             DepartingDatagrams::None => return 1,
-            DepartingDatagrams::Four(sockets) => sockets,
+            DepartingDatagrams::Four(sockets) | DepartingDatagrams::Echoes(sockets) => sockets,
             DepartingDatagrams::Six { .. } => return self.egress_of_six(link, index, now),
         };
         let mut sent = 0;
@@ -626,8 +694,13 @@ impl Host {
                 };
                 let envelope = Envelope::new(self.hardware, hardware);
                 let token = Enveloped { token: Token(departing), envelope };
-                let udp = UdpRepr { src_port: socket.local.address.port(), dst_port: port };
-                send_over_six(from, to, &udp, payload, token, &self.checksums);
+                match socket.options.protocol {
+                    DatagramProtocol::Udp => {
+                        let udp = UdpRepr { src_port: socket.local.address.port(), dst_port: port };
+                        send_over_six(from, to, &udp, payload, token, &self.checksums);
+                    }
+                    DatagramProtocol::Echo => send_echo_over_six(from, to, payload, token),
+                }
                 socket.sent_to = Some(SocketAddr::new(to.into(), port));
                 sent += 1;
             }
@@ -649,9 +722,9 @@ impl Host {
         let socket = self.datagram(id)?;
         socket.receivers.wake_all();
         socket.senders.wake_all();
-        let (keys, local) = (socket.keys(), socket.local);
-        keys.into_iter().flatten().for_each(|key| self.datagram_table.remove(key));
-        self.datagram_ports.release(local);
+        let (keys, local, protocol) = (socket.keys(), socket.local, socket.options.protocol);
+        keys.into_iter().flatten().for_each(|key| self.table_of(protocol).remove(key));
+        self.ports_of(protocol).release(local);
         self.datagram_timers.remove(id.index);
         self.datagrams.remove(id.index);
         Ok(())
@@ -717,8 +790,8 @@ mod tests {
         let local = LocalEnd::from(SocketAddr::new(core::net::Ipv4Addr::LOCALHOST.into(), 53));
         for options in [
             DatagramOptions::default(),
-            DatagramOptions { receive_buffer: 1000, send_buffer: 3000, datagrams: 7 },
-            DatagramOptions { receive_buffer: 0, send_buffer: 0, datagrams: 0 },
+            DatagramOptions { receive_buffer: 1000, send_buffer: 3000, datagrams: 7, ..DatagramOptions::default() },
+            DatagramOptions { receive_buffer: 0, send_buffer: 0, datagrams: 0, ..DatagramOptions::default() },
         ] {
             let (stated, taken) = with_memory(LIMIT, || {
                 let mut socket = Datagrams::new(local, options).unwrap();

@@ -764,7 +764,12 @@ fn a_full_device_is_tried_again_soon() {
 #[test]
 fn datagrams_wait_for_room_in_the_device() {
     let mut net = Net::new(Faults::default(), 1);
-    let options = network::DatagramOptions { receive_buffer: 10_000, send_buffer: 10_000, datagrams: 30 };
+    let options = network::DatagramOptions {
+        receive_buffer: 10_000,
+        send_buffer: 10_000,
+        datagrams: 30,
+        ..network::DatagramOptions::default()
+    };
     let server = net.server.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 53), &options).unwrap();
     let client = net.client.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &options).unwrap();
     let to = Some(SocketAddr::new(SERVER.into(), 53));

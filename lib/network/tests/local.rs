@@ -535,7 +535,7 @@ fn a_client_that_gives_up_waiting_leaves_nothing_behind() {
 #[test]
 fn datagrams_stay_on_the_host() {
     let mut stack = host(Limits::default());
-    let small = DatagramOptions { receive_buffer: 300, send_buffer: 300, datagrams: 4 };
+    let small = DatagramOptions { receive_buffer: 300, send_buffer: 300, datagrams: 4, ..DatagramOptions::default() };
     let server = stack.udp_bind(local(53), &small).unwrap();
     assert_eq!(stack.udp_bind(local(53), &small), Err(Error::AddressInUse));
     let client = stack.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &small).unwrap();

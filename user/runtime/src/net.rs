@@ -1,4 +1,4 @@
-//! TCP and UDP over IPv4.
+//! TCP and UDP over IPv4, and local sockets.
 
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -12,6 +12,10 @@ use crate::buffer::{Buffer, BufferMut};
 use crate::call::Operation;
 use crate::io::{owns_descriptor, stream};
 use unix::{Descriptor, Errno, Result};
+
+mod local;
+
+pub use local::{SocketName, UnixDatagram, UnixListener, UnixStream};
 
 /// Default number of connections that may wait to be accepted.
 pub const BACKLOG: u32 = 128;

@@ -1,6 +1,6 @@
 //! Sockets.
 
-use abi_unix::types::{AF_INET, AF_UNIX, MessageHeader, SocketAddress, message, socket_option};
+use abi_unix::types::{AF_INET, AF_UNIX, LONGEST_LOCAL_NAME, MessageHeader, SocketAddress, message, socket_option};
 
 use crate::{Descriptor, Errno, Result, call};
 
@@ -12,6 +12,122 @@ use crate::{Descriptor, Errno, Result, call};
 pub fn socket(kind: u32) -> Result<Descriptor> {
     // SAFETY: the call has no pointers.
     unsafe { call!(Socket, AF_INET, kind, 0) }.map(Descriptor::from_result)
+}
+
+/// The address of a local socket, as it lies in memory (`struct sockaddr_un`).
+///
+/// A name is a path; or, if it begins with a NUL, an abstract name, which is in no file system.
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "sockaddr_un")]
+pub struct LocalAddress {
+    bytes: [u8; 2 + LONGEST_LOCAL_NAME],
+    length: usize,
+}
+
+impl LocalAddress {
+    /// Returns the address with this name. An empty one is for [`bind_local`], which chooses a name.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a name of more than 108 bytes.
+    pub fn new(name: &[u8]) -> Result<LocalAddress> {
+        let mut bytes = [0; 2 + LONGEST_LOCAL_NAME];
+        bytes[..2].copy_from_slice(&AF_UNIX.to_le_bytes());
+        bytes[2..].get_mut(..name.len()).ok_or(Errno::EINVAL)?.copy_from_slice(name);
+        Ok(LocalAddress { bytes, length: 2 + name.len() })
+    }
+
+    /// Returns the bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// Creates a local socket; `kind` is `SOCK_STREAM`, `SOCK_DGRAM` or `SOCK_SEQPACKET` with flags.
+///
+/// # Errors
+///
+/// `ESOCKTNOSUPPORT` for other kinds, `EMFILE`, `ENOMEM`.
+#[doc(alias = "AF_UNIX")]
+pub fn local_socket(kind: u32) -> Result<Descriptor> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Socket, AF_UNIX, kind, 0) }.map(Descriptor::from_result)
+}
+
+/// Gives a local socket its name. The file of a path is made, and stays when the socket is closed.
+///
+/// # Errors
+///
+/// `EADDRINUSE` if the name is in use or the file is there, `EINVAL` if the socket has a name, and those of making a
+/// file.
+#[doc(alias = "bind")]
+pub fn bind_local(descriptor: i32, address: &LocalAddress) -> Result<()> {
+    let bytes = address.bytes();
+    // SAFETY: the address lives through the call.
+    unsafe { call!(Bind, descriptor, bytes.as_ptr(), bytes.len()) }.map(drop)
+}
+
+/// Takes the next connection of a local socket; waits for one.
+///
+/// # Errors
+///
+/// `EMFILE`, `ENOMEM`, `EINVAL` if the socket does not listen, `EAGAIN` if it must not wait.
+#[doc(alias = "accept")]
+pub fn accept_local(descriptor: i32) -> Result<Descriptor> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Accept, descriptor, 0, 0) }.map(Descriptor::from_result)
+}
+
+/// Connects a local socket to the one with this name; waits for a place in its backlog.
+///
+/// # Errors
+///
+/// `ECONNREFUSED` if nobody listens there, `ENOENT`, `EPROTOTYPE` for a socket of another kind, `EISCONN`, `EAGAIN` if
+/// it must not wait.
+#[doc(alias = "connect")]
+pub fn connect_local(descriptor: i32, address: &LocalAddress) -> Result<()> {
+    let bytes = address.bytes();
+    // SAFETY: the address lives through the call.
+    unsafe { call!(Connect, descriptor, bytes.as_ptr(), bytes.len()) }.map(drop)
+}
+
+/// Sends a datagram to the local socket with this name.
+///
+/// # Errors
+///
+/// `ECONNREFUSED` if it is closed, `EPERM` if it is connected to another, `EMSGSIZE`, `EAGAIN` if it must not wait.
+#[doc(alias = "sendto")]
+pub fn send_to_local(descriptor: i32, buffer: &[u8], flags: u32, address: &LocalAddress) -> Result<usize> {
+    let bytes = address.bytes();
+    // SAFETY: buffer and address live through the call.
+    unsafe { call!(SendTo, descriptor, buffer.as_ptr(), buffer.len(), flags, bytes.as_ptr(), bytes.len()) }
+}
+
+/// Bytes of the longest address of a local socket that the kernel writes: a path of 108 bytes with its NUL.
+pub const LONGEST_LOCAL_ADDRESS: usize = 2 + LONGEST_LOCAL_NAME + 1;
+
+/// Writes the address of a local socket to a buffer; returns its length.
+///
+/// # Errors
+///
+/// `EBADF`, `ENOTSOCK`.
+#[doc(alias = "getsockname")]
+pub fn local_name(descriptor: i32, address: &mut [u8; LONGEST_LOCAL_ADDRESS]) -> Result<usize> {
+    let mut size = address.len() as u32;
+    // SAFETY: the kernel writes at most as many bytes as there are, and the length, to exclusively borrowed memory.
+    unsafe { call!(GetSocketName, descriptor, address.as_mut_ptr(), &raw mut size) }.map(|_| size as usize)
+}
+
+/// Writes the address of a local socket's peer to a buffer; returns its length.
+///
+/// # Errors
+///
+/// `EBADF`, `ENOTSOCK`, `ENOTCONN`.
+#[doc(alias = "getpeername")]
+pub fn local_peer_name(descriptor: i32, address: &mut [u8; LONGEST_LOCAL_ADDRESS]) -> Result<usize> {
+    let mut size = address.len() as u32;
+    // SAFETY: as in `local_name`.
+    unsafe { call!(GetPeerName, descriptor, address.as_mut_ptr(), &raw mut size) }.map(|_| size as usize)
 }
 
 /// Creates two local sockets that are connected to each other; `kind` is `SOCK_STREAM`, `SOCK_DGRAM` or

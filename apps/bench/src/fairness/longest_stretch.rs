@@ -653,6 +653,68 @@ fn messages() -> Result<()> {
     close(ends)
 }
 
+/// Makes as many local connections as wait in a backlog, and closes them with the listener; takes a datagram socket's
+/// peer from it that has sent it as much as it holds, and lists many sockets.
+fn local_names() -> Result<()> {
+    let address = |name: &[u8]| [&types::AF_UNIX.to_le_bytes()[..], name].concat();
+    let socket = |kind: u32| {
+        let kind = (kind | types::SOCK_NONBLOCK) as usize;
+        call(SystemCall::Socket, [types::AF_UNIX as usize, kind, 0, 0, 0, 0])
+    };
+    let with = |name: SystemCall, socket: usize, address: &[u8]| {
+        call(name, [socket, address.as_ptr() as usize, address.len(), 0, 0, 0])
+    };
+    let close = |socket: usize| call(SystemCall::Close, [socket, 0, 0, 0, 0, 0]).map(drop);
+    // A path of as many components as a name can have.
+    let path = address(&[b"/tmp/".as_slice(), &b"./".repeat(49), b"here\0"].concat());
+    for name in [&path, &address(b"\0longest stretch")] {
+        for kind in [types::SOCK_STREAM, types::SOCK_SEQPACKET] {
+            let listener = socket(kind)?;
+            with(SystemCall::Bind, listener, name)?;
+            call(SystemCall::Listen, [listener, usize::MAX, 0, 0, 0, 0])?;
+            let mut count = 0;
+            loop {
+                let client = socket(kind)?;
+                let connected = with(SystemCall::Connect, client, name);
+                if connected.is_ok() && count % 2 == 0 {
+                    call(SystemCall::Write, [client, name.as_ptr() as usize, name.len(), 0, 0, 0])?;
+                }
+                close(client)?;
+                if connected.is_err() {
+                    break;
+                }
+                count += 1;
+            }
+            expect(count.min(1000), 1000)?;
+            close(call(SystemCall::Accept, [listener, 0, 0, 0, 0, 0])?)?;
+            close(listener)?;
+            let file = name.as_ptr() as usize + 2;
+            let _ = call(SystemCall::Unlink, [types::AT_FDCWD as usize, file, 0, 0, 0, 0]);
+        }
+    }
+    let (name, other) = (address(b"\0one"), address(b"\0other"));
+    let (receiver, sender, second) =
+        (socket(types::SOCK_DGRAM)?, socket(types::SOCK_DGRAM)?, socket(types::SOCK_DGRAM)?);
+    with(SystemCall::Bind, receiver, &name)?;
+    with(SystemCall::Bind, sender, &other)?;
+    with(SystemCall::Connect, receiver, &other)?;
+    with(SystemCall::Bind, second, &address(b"\0second"))?;
+    let bytes = vec![7u8; 200];
+    let to = |socket: usize, name: &[u8]| {
+        let place = (bytes.as_ptr() as usize, bytes.len());
+        call(SystemCall::SendTo, [socket, place.0, place.1, 0, name.as_ptr() as usize, name.len()])
+    };
+    while to(sender, &name).is_ok() {}
+    with(SystemCall::Connect, receiver, &address(b"\0second"))?;
+    let many: Vec<usize> = (0..100).map(|_| socket(types::SOCK_DGRAM)).collect::<Result<_>>()?;
+    many.iter().try_for_each(|socket| with(SystemCall::Bind, *socket, &address(b"")).map(drop))?;
+    let list = c"/proc/net/unix".as_ptr() as usize;
+    let list = call(SystemCall::Open, [types::AT_FDCWD as usize, list, 0, 0, 0, 0])?;
+    let mut text = vec![0u8; 65536];
+    while call(SystemCall::Read, [list, text.as_mut_ptr() as usize, text.len(), 0, 0, 0])? > 0 {}
+    [receiver, sender, second, list].into_iter().chain(many).try_for_each(close)
+}
+
 fn close(ends: [u32; 2]) -> Result<()> {
     ends.iter().try_for_each(|&end| call(SystemCall::Close, [end as usize, 0, 0, 0, 0, 0]).map(drop))
 }
@@ -983,6 +1045,7 @@ const DRIVES: &[Drive] = &[
     ("splices", splices),
     ("allocations", allocations),
     ("messages", messages),
+    ("local_names", local_names),
     ("pages_by_pipe", pages_by_pipe),
     ("pages_by_local_sockets", pages_by_local_sockets),
     ("pages_by_stream", pages_by_stream),

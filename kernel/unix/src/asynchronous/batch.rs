@@ -131,7 +131,7 @@ impl MessageBatch {
     /// Takes back the registrations of [`poll`](Self::poll).
     pub(crate) fn forget(&self, waker: &Waker) {
         match &self.current {
-            Some(BatchMessage::Send(_)) => self.file.object().forget_writer(waker),
+            Some(BatchMessage::Send(sending)) => sending.forget(waker),
             Some(BatchMessage::Receive(_)) => self.file.object().forget_reader(waker),
             None => {}
         }

@@ -8,12 +8,14 @@ use core::net::SocketAddr;
 use core::task::{Poll, Waker, ready};
 
 use abi_unix::Errno;
-use abi_unix::types::{MessageHeader, bytes_of_address, message, netlink_address, socket_option};
+use abi_unix::types::{MessageHeader, message, socket_option};
 use spin::Mutex;
 
 use crate::files::descriptor::Descriptors;
-use crate::files::file::{Attempt, OpenFile, ReceivedMessage};
+use crate::files::file::{Attempt, MessageSender, OpenFile, ReceivedMessage, Recipient};
 use crate::files::gathered::{Gathered, are_many_to_fill};
+use crate::files::local_name::LONGEST_LOCAL_ADDRESS;
+use crate::files::local_socket::connecting::NamedSocket;
 use crate::files::sent_files::SentFiles;
 use crate::process::user::{AddressOut, Buffers, Caller, UserBuffer, length_of};
 use crate::scheduling::steps;
@@ -27,8 +29,10 @@ pub(crate) struct MessageToSend {
     buffers: Buffers,
     /// Flags of the call.
     flags: u32,
-    /// The receiver.
-    address: Option<SocketAddr>,
+    /// The receiver, once it is found.
+    to: Recipient,
+    /// The local socket that is to be the receiver.
+    named: Option<NamedSocket>,
     /// Open files, until they are sent.
     files: Option<SentFiles>,
     /// Bytes that were sent.
@@ -77,6 +81,9 @@ struct GatheredMessage {
 /// Bytes before the data of a control message (`struct cmsghdr`).
 pub(crate) const CONTROL_HEADER: usize = 16;
 
+/// Bytes of the longest data of a control message without files.
+const LONGEST_DATA: usize = 12;
+
 /// Returns whether a call on a socket with these flags must not wait.
 pub(crate) fn must_not_wait(file: &OpenFile, flags: u32) -> bool {
     file.is_non_blocking() || flags & message::DONTWAIT != 0
@@ -88,15 +95,20 @@ impl MessageToSend {
         file: Arc<OpenFile>,
         buffers: Buffers,
         flags: u32,
-        address: Option<SocketAddr>,
+        to: Recipient,
         files: Option<SentFiles>,
     ) -> MessageToSend {
-        MessageToSend { file, buffers, flags, address, files, sent: 0, gathered: None, has_looked: false }
+        MessageToSend { file, buffers, flags, to, named: None, files, sent: 0, gathered: None, has_looked: false }
     }
 
-    /// Returns the socket.
-    pub(crate) fn file(&self) -> &OpenFile {
-        &self.file
+    /// Has it go to this local socket, if there is one.
+    pub(crate) fn for_local(self, named: Option<NamedSocket>) -> MessageToSend {
+        MessageToSend { named, ..self }
+    }
+
+    /// Takes back the registration of [`poll`](Self::poll).
+    pub(crate) fn forget(&self, waker: &Waker) {
+        self.file.object().forget_sender(&self.to, waker);
     }
 
     /// Returns the number of bytes to be sent.
@@ -119,6 +131,10 @@ impl MessageToSend {
                 return Poll::Pending;
             }
         }
+        if let Some(named) = &mut self.named {
+            self.to = Recipient::Local(ready!(named.poll(waker))?);
+            self.named = None;
+        }
         if self.gathered.is_none()
             && let Some(length) = self.file.must_gather(&self.buffers)
         {
@@ -126,7 +142,7 @@ impl MessageToSend {
         }
         let must_not_wait = must_not_wait(&self.file, self.flags);
         let to_wait = if must_not_wait { None } else { waker };
-        let how = (self.flags, self.address);
+        let how = (self.flags, &self.to);
         let attempt = match &mut self.gathered {
             Some(gathered) => {
                 ready!(gathered.gather(caller, &self.buffers, waker))?;
@@ -295,28 +311,42 @@ impl MessageToReceive {
         descriptors: &Mutex<Descriptors>,
         received: ReceivedMessage,
     ) -> Result<(), Errno> {
-        let sender = received.sender.map(bytes_of_address);
-        let of_kernel = netlink_address(0);
-        let sender = match &sender {
-            Some((bytes, length)) => &bytes[..*length],
-            None if received.is_of_kernel => &of_kernel,
-            None => &[],
-        };
+        let mut room = [0; LONGEST_LOCAL_ADDRESS];
+        let sender = received.sender.write_to(&mut room);
         let (address, header) = match &self.out {
             MessageOut::Address(None) => return Ok(()),
             MessageOut::Address(Some(out)) => return out.write_bytes(caller, sender),
             MessageOut::Header(address, header) => (*address, header),
         };
         let mut flags = if received.length > received.count { message::TRUNC } else { 0 };
-        let control_length = match received.files {
-            Some(files) => {
-                let close = self.flags & message::CMSG_CLOEXEC != 0;
-                let (length, all) = receive_files(caller, descriptors, files, header, close);
-                flags |= if all { 0 } else { message::CTRUNC };
-                length
-            }
-            None => 0,
-        };
+        let (mut control_length, mut is_whole) = (0, true);
+        if let Some(process) = received.process {
+            // User and group are 0.
+            let words = [process, 0, 0].map(u32::to_le_bytes);
+            let kind = (socket_option::SOL_SOCKET, message::SCM_CREDENTIALS);
+            (control_length, is_whole) = put_control(caller, kind, words.as_flattened(), header);
+        }
+        if let Some(hop_limit) = received.hop_limit {
+            let kind = match received.sender {
+                MessageSender::Network(SocketAddr::V6(_)) => {
+                    (socket_option::IPPROTO_IPV6, socket_option::IPV6_HOPLIMIT)
+                }
+                _ => (socket_option::IPPROTO_IP, socket_option::IP_TTL),
+            };
+            (control_length, is_whole) = put_control(caller, kind, &u32::from(hop_limit).to_le_bytes(), header);
+        }
+        if let Some(files) = received.files {
+            let close = self.flags & message::CMSG_CLOEXEC != 0;
+            let rest = MessageHeader {
+                control: if header.control == 0 { 0 } else { header.control + control_length as u64 },
+                control_length: header.control_length.saturating_sub(control_length as u64),
+                ..*header
+            };
+            let (length, all) = receive_files(caller, descriptors, files, &rest, close);
+            control_length += length;
+            is_whole &= all;
+        }
+        flags |= if is_whole { 0 } else { message::CTRUNC };
         if header.name != 0 {
             let room = (header.name_length as usize).min(sender.len());
             caller.copy_out(header.name as usize, &sender[..room])?;
@@ -327,6 +357,26 @@ impl MessageToReceive {
         bytes[8..].copy_from_slice(&flags.to_le_bytes());
         caller.copy_out(address + MessageHeader::CONTROL_LENGTH, &bytes)
     }
+}
+
+/// Writes the first control message, of this level and kind, as far as there is room. Returns the bytes that it takes,
+/// and whether it is whole.
+fn put_control(caller: &dyn Caller, kind: (u32, u32), data: &[u8], header: &MessageHeader) -> (usize, bool) {
+    let whole = CONTROL_HEADER + data.len();
+    let room = if header.control == 0 { 0 } else { header.control_length as usize };
+    let mut control = [0; CONTROL_HEADER + LONGEST_DATA];
+    let Some(place) = control.get_mut(CONTROL_HEADER..whole).filter(|_| room >= CONTROL_HEADER) else {
+        return (0, false);
+    };
+    place.copy_from_slice(data);
+    let length = whole.min(room);
+    control[..8].copy_from_slice(&(length as u64).to_le_bytes());
+    control[8..12].copy_from_slice(&kind.0.to_le_bytes());
+    control[12..16].copy_from_slice(&kind.1.to_le_bytes());
+    if caller.copy_out(header.control as usize, &control[..length]).is_err() {
+        return (0, false);
+    }
+    (whole.next_multiple_of(8).min(room), length == whole)
 }
 
 /// Gives files of a message descriptors, as many as there are free ones and room for in the caller's control messages,

@@ -31,6 +31,7 @@ use crate::files::disk_file::DiskFile;
 use crate::files::epoll::{EpollWait, PollFiles};
 use crate::files::fifo::Opening;
 use crate::files::file::{OpenFile, move_at_place};
+use crate::files::local_socket::connecting::LocalConnect;
 use crate::files::locks::LockWait;
 use crate::files::semaphores::SemaphoreWait;
 use crate::observing::counters;
@@ -133,6 +134,8 @@ pub(crate) enum Operation {
     Accept { file: Arc<OpenFile>, address: Option<AddressOut>, flags: u32 },
     /// Connect a socket.
     Connect { file: Arc<OpenFile>, address: SocketAddr, started: bool },
+    /// Connect a local socket.
+    ConnectLocal(Box<LocalConnect>),
     /// Send through a socket.
     Send { file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, address: Option<SocketAddress>, sent: usize },
     /// Receive from a socket.
@@ -247,6 +250,7 @@ impl Operation {
                 descriptor::accept(&process.descriptors, caller, file, *address, *flags, waker)
             }
             Operation::Connect { file, address, started } => file.connect(caller, *address, started, waker),
+            Operation::ConnectLocal(connect) => connect.poll(caller, waker),
             Operation::Send { file, buffer, flags, address, sent } => {
                 file.send(caller, *buffer, *flags, *address, sent, waker)
             }
@@ -312,7 +316,7 @@ impl Operation {
             Operation::Relay(relay) => relay.call(),
             Operation::Splice(splice) => splice.call(),
             Operation::Accept { .. } => SystemCall::Accept,
-            Operation::Connect { .. } => SystemCall::Connect,
+            Operation::Connect { .. } | Operation::ConnectLocal(_) => SystemCall::Connect,
             Operation::Send { .. } => SystemCall::SendTo,
             Operation::Receive { .. } => SystemCall::ReceiveFrom,
             Operation::SendMessage(_) => SystemCall::SendMessage,
@@ -340,6 +344,7 @@ impl Operation {
         match self {
             Operation::Long(..) => true,
             Operation::Open(opening) => !opening.waits(),
+            Operation::ConnectLocal(connect) => !connect.waits(),
             Operation::ReceiveMessage(receiving) => receiving.must_be_completed(),
             Operation::Messages(batch) => batch.must_be_completed(),
             _ => false,
@@ -366,6 +371,7 @@ impl Operation {
             // They answer themselves.
             Operation::OwnedLock(_) | Operation::Semaphores(_) => false,
             Operation::Relay(_) | Operation::Splice(_) | Operation::Lock(_) | Operation::Open(_) => false,
+            Operation::ConnectLocal(_) => false,
             Operation::SendMessage(_) | Operation::ReceiveMessage(_) | Operation::Messages(_) => false,
         }
     }
@@ -441,6 +447,7 @@ impl Operation {
             Operation::ReceiveMessage(receiving) => !receiving.must_be_completed(),
             Operation::Messages(batch) => !batch.must_be_completed(),
             Operation::Open(opening) => opening.waits(),
+            Operation::ConnectLocal(connect) => connect.waits(),
             Operation::Relay(relay) => !relay.output().never_waits(),
             Operation::Splice(splice) => !splice.holds(),
             _ => true,
@@ -479,7 +486,8 @@ impl Operation {
             Operation::VectorAt(transfer) => transfer.file.object().forget_reader(waker),
             Operation::Relay(relay) => relay.forget(waker),
             Operation::Splice(splice) => splice.forget(waker),
-            Operation::SendMessage(sending) => sending.file().object().forget_writer(waker),
+            Operation::SendMessage(sending) => sending.forget(waker),
+            Operation::ConnectLocal(connect) => connect.forget(waker),
             Operation::ReceiveMessage(receiving) => receiving.file().object().forget_reader(waker),
             Operation::Messages(batch) => batch.forget(waker),
             Operation::Sleep { alarm, .. } => {

@@ -56,12 +56,12 @@ fn refuse_archived(path: &mut Path, last: LastLink) -> Result<(), Halt> {
 }
 
 /// Returns the account that pays for the names and files of a call.
-fn owner(process: &Process) -> Arc<dyn Owner> {
+pub(super) fn owner(process: &Process) -> Arc<dyn Owner> {
     process.account.clone()
 }
 
 /// Returns the permissions of a file that a process makes with this mode.
-fn permissions_of_new(process: &Process, mode: u32) -> u16 {
+pub(super) fn permissions_of_new(process: &Process, mode: u32) -> u16 {
     (mode & 0o7777 & !process.creation_mask.load(Ordering::Relaxed)) as u16
 }
 
@@ -123,6 +123,7 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
             let how = (flags & flag::NONBLOCK != 0, flags & flag::CLOEXEC != 0);
             return Ok(FoundFile::Fifo(FifoOpening::begin(place, file.access(), how, &process.account, charge)?));
         }
+        Opened::Stored(file, _) if file.node().kind() == FileKind::Socket => return Err(Errno::ENXIO.into()),
         Opened::Stored(file, mount) => {
             let access = file.access();
             (devices::kind_of(process, flags, mount, file)?, access)
@@ -490,7 +491,7 @@ pub(super) fn make_directory(call: Call<'_>) -> Decoding {
     })
 }
 
-/// Performs `mknodat`: regular files and FIFOs.
+/// Performs `mknodat`: regular files, FIFOs and names of sockets.
 #[inline(never)]
 pub(super) fn make_node(call: Call<'_>) -> Decoding {
     call.admitted()?;
@@ -498,10 +499,9 @@ pub(super) fn make_node(call: Call<'_>) -> Decoding {
     let kind = match mode & types::mode::TYPE {
         0 | types::mode::REGULAR => FileKind::Regular,
         types::mode::PIPE => FileKind::Fifo,
-        // Devices come with the system, and a name of a socket is no file.
-        types::mode::CHARACTER | types::mode::BLOCK | types::mode::SOCKET | types::mode::DIRECTORY => {
-            return Err(Errno::EPERM);
-        }
+        types::mode::SOCKET => FileKind::Socket,
+        // Devices come with the system.
+        types::mode::CHARACTER | types::mode::BLOCK | types::mode::DIRECTORY => return Err(Errno::EPERM),
         _ => return Err(Errno::EINVAL),
     };
     follow(&call, [read_path(&call, 0, 1)?], Effect::Keeps, move |call, [path]| {
@@ -510,17 +510,23 @@ pub(super) fn make_node(call: Call<'_>) -> Decoding {
         path.perform(
             LastComponent::Name,
             |mount, base, path| {
-                let made = match kind {
-                    FileKind::Fifo => {
-                        mount.tree().make_special_file(base, path, SpecialFile::Fifo, permissions, made_by(&owner))
-                    }
-                    _ => mount.tree().make_file(base, path, &[], permissions, made_by(&owner)),
+                let special = match kind {
+                    FileKind::Fifo => Some(SpecialFile::Fifo),
+                    FileKind::Socket => Some(SpecialFile::Socket),
+                    _ => None,
+                };
+                let made = match special {
+                    Some(special) => mount.tree().make_special_file(base, path, special, permissions, made_by(&owner)),
+                    None => mount.tree().make_file(base, path, &[], permissions, made_by(&owner)),
                 };
                 made.map(|_| 0)
             },
             |directory, name, is_directory| match kind {
                 _ if is_directory => Err(Errno::ENOENT),
                 FileKind::Fifo => Err(Errno::EOPNOTSUPP),
+                FileKind::Socket => {
+                    Ok(VolumeRequest::MakeSocket(directory, name, NewFile { owner: (0, 0), permissions }))
+                }
                 _ => {
                     let file = NewFile { owner: (0, 0), permissions };
                     Ok(VolumeRequest::Open { directory, name, file, must_be_new: true })

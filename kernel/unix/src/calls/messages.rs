@@ -1,8 +1,7 @@
-//! The calls on local sockets and on messages with open files.
+//! The calls on pairs of local sockets and on messages with open files.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 
 use abi_unix::authority::Act;
 use abi_unix::types::{self, MessageHeader, message, socket_option};
@@ -15,10 +14,11 @@ use crate::asynchronous::messages::{CONTROL_HEADER, MessageOut, MessageToReceive
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, kept};
 use crate::calls::files::add_two;
+use crate::calls::local_sockets::{self, require_kind};
 use crate::calls::sockets::{address_in, address_out};
 use crate::calls::transfers::vector;
 use crate::files::descriptor::Descriptors;
-use crate::files::file::{self, OpenFile};
+use crate::files::file::{self, OpenFile, Recipient};
 use crate::files::local_socket::LocalSocket;
 use crate::files::sent_files::SentFiles;
 use crate::network::netlink::NetlinkSocket;
@@ -47,13 +47,7 @@ pub(super) fn pair(call: Call<'_>) -> Decoding {
         });
     }
     let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
-    let kind = kind & !flags;
-    if !matches!(kind, types::SOCK_STREAM | types::SOCK_DGRAM | types::SOCK_SEQPACKET) {
-        return Err(Errno::ESOCKTNOSUPPORT);
-    }
-    if protocol != 0 && protocol != family {
-        return Err(Errno::EPROTONOSUPPORT);
-    }
+    let kind = require_kind(kind & !flags, protocol)?;
     let charges = (file::charge(&process.account)?, file::charge(&process.account)?);
     let [first, second] = LocalSocket::pair(kind, &**process)?;
     let is_non_blocking = flags & types::SOCK_NONBLOCK != 0;
@@ -66,30 +60,33 @@ pub(super) fn pair(call: Call<'_>) -> Decoding {
 #[cold]
 #[inline(never)]
 pub(super) fn send_local(call: Call<'_>, file: Arc<OpenFile>) -> Decoding {
-    match (call.address(4), NetlinkSocket::of(&file)) {
-        (0, Ok(_)) => {}
+    let named = match (call.address(4), NetlinkSocket::of(&file)) {
+        (0, Ok(_)) => None,
         (to, Ok(_)) => {
             NetlinkSocket::require_kernel(NetlinkSocket::port_in(&**call.process(), to, call.unsigned(5))?)?;
+            None
         }
-        (0, Err(_)) => drop(LocalSocket::of(&file)?),
-        (_, Err(_)) => LocalSocket::of(&file)?.require_no_address()?,
+        (to, Err(_)) => {
+            let socket = LocalSocket::of(&file)?;
+            local_sockets::receiver(call.process(), socket, to, call.unsigned(5))?
+        }
+    };
+    let (buffer, flags) = (call.buffer(1)?, call.unsigned(3));
+    if flags & !SENDING != 0 {
+        return Err(Errno::EOPNOTSUPP);
     }
-    send_gathered(file, call.buffer(1)?, call.unsigned(3), None)
+    let sending = MessageToSend::new(file, buffer.into(), flags, Recipient::Peer, None).for_local(named);
+    Ok(Operation::SendMessage(kept(sending)).into())
 }
 
 /// Performs `sendto` with a message that must be gathered, or may have to be.
 #[cold]
 #[inline(never)]
-pub(super) fn send_gathered(
-    file: Arc<OpenFile>,
-    buffer: UserBuffer,
-    flags: u32,
-    address: Option<SocketAddr>,
-) -> Decoding {
+pub(super) fn send_gathered(file: Arc<OpenFile>, buffer: UserBuffer, flags: u32, to: Recipient) -> Decoding {
     if flags & !SENDING != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let sending = MessageToSend::new(file, buffer.into(), flags, address, None);
+    let sending = MessageToSend::new(file, buffer.into(), flags, to, None);
     Ok(Operation::SendMessage(kept(sending)).into())
 }
 
@@ -127,21 +124,28 @@ pub(super) fn send_several(call: Call<'_>) -> Decoding {
 }
 
 /// Reads the message at an address, to be sent.
-fn to_send(process: &Process, file: Arc<OpenFile>, at: usize, flags: u32) -> Result<MessageToSend, Errno> {
+fn to_send(process: &Arc<Process>, file: Arc<OpenFile>, at: usize, flags: u32) -> Result<MessageToSend, Errno> {
     let (header, buffers) = read_header(process, at)?;
     if flags & !SENDING != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let address = match (header.name, LocalSocket::of(&file)) {
-        (0, _) => None,
+    let mut named = None;
+    let to = match (header.name, LocalSocket::of(&file)) {
+        (0, _) => Recipient::Peer,
         // As on Linux, an address without bytes is none.
-        _ if header.name_length == 0 => None,
-        (_, Ok(socket)) => socket.require_no_address().map(|()| None)?,
-        (name, Err(_)) if NetlinkSocket::of(&file).is_ok() => {
-            NetlinkSocket::require_kernel(NetlinkSocket::port_in(process, name as usize, header.name_length)?)?;
-            None
+        _ if header.name_length == 0 => Recipient::Peer,
+        (name, Ok(socket)) => {
+            named = local_sockets::receiver(process, socket, name as usize, header.name_length)?;
+            Recipient::Peer
         }
-        (name, Err(_)) => Some(address_in(process, name as usize, header.name_length)?.ok_or(Errno::EAFNOSUPPORT)?),
+        (name, Err(_)) if NetlinkSocket::of(&file).is_ok() => {
+            NetlinkSocket::require_kernel(NetlinkSocket::port_in(&**process, name as usize, header.name_length)?)?;
+            Recipient::Peer
+        }
+        (name, Err(_)) => {
+            let end = address_in(process, name as usize, header.name_length)?;
+            Recipient::Network(end.ok_or(Errno::EAFNOSUPPORT)?)
+        }
     };
     let files = match (header.control, header.control_length) {
         (0, _) | (_, 0) => None,
@@ -150,7 +154,7 @@ fn to_send(process: &Process, file: Arc<OpenFile>, at: usize, flags: u32) -> Res
             read_control(process, address as usize, length)?
         }
     };
-    Ok(MessageToSend::new(file, buffers, flags, address, files))
+    Ok(MessageToSend::new(file, buffers, flags, to, files).for_local(named))
 }
 
 /// Performs `recvmsg`.

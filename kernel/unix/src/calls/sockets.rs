@@ -7,8 +7,8 @@ use abi_unix::types::{self, LONGEST_ADDRESS, SocketAddress, address_of_bytes, me
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
-use crate::calls::messages;
-use crate::files::file::OpenFile;
+use crate::calls::{local_sockets, messages};
+use crate::files::file::{OpenFile, Recipient};
 use crate::files::gathered::MOST_BYTES;
 use crate::files::local_socket::LocalSocket;
 use crate::network::netlink::NetlinkSocket;
@@ -19,15 +19,17 @@ use crate::process::user::{AddressOut, OptionOut};
 /// Flags of `recvfrom` that [`messages`] has.
 const OF_MESSAGES: u32 = message::TRUNC | message::WAITALL | message::CMSG_CLOEXEC;
 
-/// Returns the socket of a call that is for sockets of the network. `EOPNOTSUPP` for a local one: it has no name, and
-/// is connected for ever.
+/// Returns the socket of a call that is for sockets of the network. `EOPNOTSUPP` for one of requests to the kernel.
 fn with_name(file: &OpenFile) -> Result<&Socket, Errno> {
-    let is_other = LocalSocket::of(file).is_ok() || NetlinkSocket::of(file).is_ok();
+    let is_other = NetlinkSocket::of(file).is_ok();
     Socket::of(file).map_err(|error| if is_other { Errno::EOPNOTSUPP } else { error })
 }
 
 #[inline(never)]
 pub(super) fn create(call: Call<'_>) -> Decoding {
+    if call.unsigned(0) == types::AF_UNIX.into() {
+        return local_sockets::create(call);
+    }
     Socket::create(call.admitted()?, call.unsigned(0), call.unsigned(1), call.unsigned(2)).map(Into::into)
 }
 
@@ -37,6 +39,9 @@ pub(super) fn bind(call: Call<'_>) -> Decoding {
     if let Ok(socket) = NetlinkSocket::of(&file) {
         let port = NetlinkSocket::port_in(&**call.process(), call.address(1), call.unsigned(2))?;
         return socket.bind(port).map(Into::into);
+    }
+    if LocalSocket::of(&file).is_ok() {
+        return local_sockets::bind(call, file);
     }
     let socket = with_name(&file)?;
     socket
@@ -48,6 +53,9 @@ pub(super) fn bind(call: Call<'_>) -> Decoding {
 pub(super) fn listen(call: Call<'_>) -> Decoding {
     call.admitted()?;
     let file = call.file(0)?;
+    if let Ok(socket) = LocalSocket::of(&file) {
+        return socket.listen(call.signed(1), call.process().id).map(Into::into);
+    }
     let done = with_name(&file)?.listen(call.signed(1))?;
     // The stack has a new object for the socket.
     file.wake_watchers(call.process().id);
@@ -72,7 +80,9 @@ fn accept_with(call: Call<'_>, flags: u32) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let file = call.file(0)?;
-    with_name(&file)?;
+    if LocalSocket::of(&file).is_err() {
+        with_name(&file)?;
+    }
     Ok(Operation::Accept { file, address: address_out(&call, 1), flags }.into())
 }
 
@@ -84,6 +94,9 @@ pub(super) fn connect(call: Call<'_>) -> Decoding {
         let port = NetlinkSocket::port_in(&**process, call.address(1), call.unsigned(2))?;
         return NetlinkSocket::require_kernel(port).map(|()| 0.into());
     }
+    if LocalSocket::of(&file).is_ok() {
+        return local_sockets::connect(call, file);
+    }
     let socket = with_name(&file)?;
     match address_in(process, call.address(1), call.unsigned(2))? {
         Some(address) => Ok(Operation::Connect { file, address, started: false }.into()),
@@ -94,8 +107,8 @@ pub(super) fn connect(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn local_address(call: Call<'_>) -> Decoding {
     let (file, out) = (call.file(0)?, AddressOut { address: call.address(1), size: call.address(2) });
-    if LocalSocket::of(&file).is_ok() {
-        return LocalSocket::write_address(out, &**call.process()).map(Into::into);
+    if let Ok(socket) = LocalSocket::of(&file) {
+        return socket.write_name(out, &**call.process()).map(Into::into);
     }
     if let Ok(socket) = NetlinkSocket::of(&file) {
         return socket.write_address(out, &**call.process()).map(Into::into);
@@ -106,8 +119,8 @@ pub(super) fn local_address(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn remote_address(call: Call<'_>) -> Decoding {
     let (file, out) = (call.file(0)?, AddressOut { address: call.address(1), size: call.address(2) });
-    if LocalSocket::of(&file).is_ok() {
-        return LocalSocket::write_address(out, &**call.process()).map(Into::into);
+    if let Ok(socket) = LocalSocket::of(&file) {
+        return socket.write_peer(out, &**call.process()).map(Into::into);
     }
     if NetlinkSocket::of(&file).is_ok() {
         return out.write_bytes(&**call.process(), &types::netlink_address(0)).map(Into::into);
@@ -129,10 +142,12 @@ pub(super) fn send(call: Call<'_>) -> Decoding {
     let address = match to {
         None => None,
         Some(SocketAddr::V4(to)) => Some(SocketAddress { address: to.ip().octets(), port: to.port() }),
-        Some(SocketAddr::V6(_)) => return messages::send_gathered(file, buffer, flags, to),
+        Some(to @ SocketAddr::V6(_)) => {
+            return messages::send_gathered(file, buffer, flags, Recipient::Network(to));
+        }
     };
     if buffer.len() > MOST_BYTES && file.must_gather(&[buffer]).is_some() {
-        return messages::send_gathered(file, buffer, flags, to);
+        return messages::send_gathered(file, buffer, flags, to.map_or(Recipient::Peer, Recipient::Network));
     }
     Ok(Operation::Send { file, buffer, flags, address, sent: 0 }.into())
 }
@@ -152,8 +167,8 @@ pub(super) fn set_option(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let (level, option) = (call.unsigned(1), call.unsigned(2));
     let value = call.buffer(3)?;
-    if LocalSocket::of(&file).is_ok() {
-        return LocalSocket::set_option(level, option, value).map(Into::into);
+    if let Ok(socket) = LocalSocket::of(&file) {
+        return socket.set_option(&**call.process(), level, option, value).map(Into::into);
     }
     if NetlinkSocket::of(&file).is_ok() {
         return NetlinkSocket::set_option(level, option, value).map(Into::into);
@@ -430,6 +445,58 @@ mod tests {
             assert_eq!(set_six_only(program, four, 1), Err(Errno::ENOPROTOOPT));
             assert_eq!(set_six_only(program, six, 1), Ok(0));
             assert_eq!(with_address(program, SystemCall::Bind, six, mapped(), 5200), Err(Errno::EINVAL));
+        });
+    }
+
+    /// Echoes of this host are answered with the socket's identifier, whatever a program puts there. Other messages
+    /// are refused.
+    #[test]
+    fn echoes_of_this_host_are_answered() {
+        run(|program| {
+            use socket_option::{
+                IP_RECVTTL, IPPROTO_ICMP, IPPROTO_ICMPV6, IPPROTO_IP, IPPROTO_IPV6, IPV6_RECVHOPLIMIT,
+            };
+            for (family, protocol, address, kinds, option) in [
+                (types::AF_INET, IPPROTO_ICMP, FOUR, (8, 0), (IPPROTO_IP, IP_RECVTTL)),
+                (types::AF_INET6, IPPROTO_ICMPV6, SIX, (128, 129), (IPPROTO_IPV6, IPV6_RECVHOPLIMIT)),
+            ] {
+                let make = |program: &mut Program| {
+                    let kind = (types::SOCK_DGRAM | types::SOCK_NONBLOCK) as usize;
+                    program.call(SystemCall::Socket, [family as usize, kind, protocol as usize]).unwrap()
+                };
+                let (own, other) = (make(program), make(program));
+                let one = program.store(&1u32.to_le_bytes());
+                let option = [own, option.0 as usize, option.1 as usize, one, 4];
+                assert_eq!(program.call(SystemCall::SetSocketOption, option), Ok(0));
+                let identifier = name(program, SystemCall::GetSocketName, own).port();
+                assert!(identifier != 0 && identifier != name(program, SystemCall::GetSocketName, other).port());
+                let (bytes, length) = bytes_of_address(SocketAddr::new(address, 0));
+                let to = program.store(&bytes[..length]);
+                let send = |program: &mut Program, message: &[u8]| {
+                    let place = program.store(message);
+                    program.call(SystemCall::SendTo, [own, place, message.len(), 0, to, length])
+                };
+                let request = [kinds.0, 0, 1, 2, 0xff, 0xff, 0, 7, b'x', b'y'];
+                assert_eq!(send(program, &request), Ok(10));
+                let (place, control) = (program.place(64), program.place(64));
+                let header = program.message_header(&[(place, 64)], (control, 64));
+                assert_eq!(program.call(SystemCall::ReceiveMessage, [own, header, 0]), Ok(10));
+                let answer = program.read(place, 10);
+                assert_eq!((answer[0], &answer[6..]), (kinds.1, &[0, 7, b'x', b'y'][..]));
+                assert_eq!(u16::from_be_bytes([answer[4], answer[5]]), identifier);
+                assert_eq!(program.read_u32(control + 16), 64, "the hop limit");
+                assert_eq!(program.read_from(other, 10), Err(Errno::EAGAIN));
+                for wrong in [&request[..7], &[kinds.1, 0, 0, 0, 0, 0, 0, 0], &[kinds.0, 1, 0, 0, 0, 0, 0, 0]] {
+                    assert_eq!(send(program, wrong), Err(Errno::EINVAL), "{wrong:?}");
+                }
+                assert_eq!(program.call(SystemCall::Connect, [own, to, length]), Ok(0));
+                assert_eq!(program.write_to(own, &request), Ok(10));
+                assert_eq!(program.read_from(own, 10).map(|answer| answer.len()), Ok(10));
+            }
+            for (family, protocol) in [(types::AF_INET, IPPROTO_ICMPV6), (types::AF_INET6, IPPROTO_ICMP)] {
+                let arguments = [family as usize, types::SOCK_DGRAM as usize, protocol as usize];
+                assert_eq!(program.call(SystemCall::Socket, arguments), Err(Errno::EPROTONOSUPPORT));
+            }
         });
     }
 }

@@ -12,7 +12,7 @@ use crate::asynchronous::operation::{Operation, VectorAtPlace};
 use crate::asynchronous::relay::{Relay, RelayPlace};
 use crate::asynchronous::splice::{Splice, sink_of, source_of};
 use crate::calls::call::{Call, Decoding, kept};
-use crate::files::file::OpenFile;
+use crate::files::file::{OpenFile, Recipient};
 use crate::files::gathered::MOST_BYTES;
 use crate::process::Process;
 use crate::process::accounts::Resource;
@@ -39,7 +39,7 @@ pub(super) fn write(call: Call<'_>) -> Decoding {
 /// Returns the write of inseparable bytes, which are gathered first.
 #[cold]
 fn gathering(file: Arc<OpenFile>, buffers: Buffers) -> Operation {
-    Operation::SendMessage(kept(MessageToSend::new(file, buffers, 0, None, None)))
+    Operation::SendMessage(kept(MessageToSend::new(file, buffers, 0, Recipient::Peer, None)))
 }
 
 #[inline(never)]
@@ -224,7 +224,7 @@ pub(super) fn splice_memory(call: Call<'_>) -> Decoding {
     let must_not_wait = flags & splicing::NONBLOCK != 0;
     if sink.is_some() {
         let flags = if must_not_wait { message::DONTWAIT } else { 0 };
-        return Ok(Operation::SendMessage(kept(MessageToSend::new(file, buffers, flags, None, None))).into());
+        return Ok(Operation::SendMessage(kept(MessageToSend::new(file, buffers, flags, Recipient::Peer, None))).into());
     }
     if must_not_wait && file.readiness(&**call.process(), event::IN | event::HUP, None)? == 0 {
         return Err(Errno::EAGAIN);

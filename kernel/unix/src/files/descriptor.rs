@@ -10,7 +10,8 @@ use filesystem::Access;
 use spin::Mutex;
 
 use crate::files::carriers::ReferenceToSent;
-use crate::files::file::{self, Attempt, OpenFile};
+use crate::files::file::{self, AcceptedConnection, Attempt, MessageSender, OpenFile};
+use crate::files::local_name::LONGEST_LOCAL_ADDRESS;
 use crate::files::locks;
 use crate::process::accounts::{Account, Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::{AddressOut, Caller};
@@ -388,9 +389,15 @@ pub(crate) fn accept(
         Poll::Pending => return Poll::Pending,
     };
     let is_non_blocking = flags & types::SOCK_NONBLOCK != 0;
-    let file = Arc::new(OpenFile::of(connection, Access::ReadWrite, is_non_blocking, charge));
+    let file = match connection {
+        AcceptedConnection::Made(object) => Arc::new(OpenFile::of(object, Access::ReadWrite, is_non_blocking, charge)),
+        AcceptedConnection::Open(file) => {
+            file.set_non_blocking(is_non_blocking);
+            file
+        }
+    };
     if let Some(out) = address
-        && let Err(error) = out.write(caller, from)
+        && let Err(error) = write_peer(caller, out, &from)
     {
         // As on Linux, a caller without room for the peer's address loses the connection. It is closed outside the
         // lock.
@@ -398,6 +405,15 @@ pub(crate) fn accept(
         return Poll::Ready(Err(error));
     }
     Poll::Ready(Ok(vacancy.fill(file, flags & types::SOCK_CLOEXEC != 0)))
+}
+
+/// Writes the address of the peer of a connection. As on Linux, that of one without a name is its family.
+fn write_peer(caller: &dyn Caller, out: AddressOut, from: &MessageSender) -> Result<(), Errno> {
+    let mut room = [0; LONGEST_LOCAL_ADDRESS];
+    match from {
+        MessageSender::Unnamed => out.write_bytes(caller, &types::AF_UNIX.to_le_bytes()),
+        from => out.write_bytes(caller, from.write_to(&mut room)),
+    }
 }
 
 #[cfg(test)]

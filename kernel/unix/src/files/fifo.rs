@@ -12,7 +12,6 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::future::Future;
-use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
 
@@ -24,7 +23,7 @@ use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::descriptor::Descriptors;
-use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, Waits};
+use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Recipient, Unit, Waits};
 use crate::files::mounts::{Mount, Place};
 use crate::files::pipe::{ATOMIC, Pipe, Reader, Writer};
 use crate::files::sent_files::SentFiles;
@@ -284,7 +283,7 @@ impl FileOperations for FifoEnd {
         &self,
         from: &dyn Caller,
         buffers: &[UserBuffer],
-        _: Option<SocketAddr>,
+        _: &Recipient,
         _: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,
@@ -373,7 +372,6 @@ mod tests {
             for (kind, error) in [
                 (mode::CHARACTER, Errno::EPERM),
                 (mode::BLOCK, Errno::EPERM),
-                (mode::SOCKET, Errno::EPERM),
                 (mode::DIRECTORY, Errno::EPERM),
                 (mode::LINK, Errno::EINVAL),
                 (0o170_000, Errno::EINVAL),

@@ -22,7 +22,7 @@ use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
 use abi_unix::Errno;
-use abi_unix::types::{self, SocketAddress, Status, epoll as event, mode, open};
+use abi_unix::types::{self, SocketAddress, Status, bytes_of_address, epoll as event, mode, netlink_address, open};
 use filesystem::{Access, DeviceNumber, seal};
 use memory::MemoryObject;
 use memory::space::Sharing;
@@ -30,6 +30,7 @@ use memory::space::Sharing;
 use crate::files::carriers::ReferenceToSent;
 use crate::files::epoll::Watchers;
 use crate::files::gathered::{are_many, are_many_to_fill};
+use crate::files::local_name::{self, LONGEST_LOCAL_ADDRESS, LocalName};
 use crate::files::locks;
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::owners::{self, Awaited, Ownership};
@@ -104,8 +105,76 @@ impl Properties {
     };
 }
 
-/// A connection that `accept` has made an object, and the address of its peer.
-pub(crate) type Accepted = (Box<dyn FileOperations>, SocketAddr);
+/// A connection that `accept` has taken.
+pub(crate) enum AcceptedConnection {
+    /// An object, which is to be opened.
+    Made(Box<dyn FileOperations>),
+    /// An open file, which has waited as one.
+    Open(Arc<OpenFile>),
+}
+
+/// A connection that `accept` has taken, and its peer.
+pub(crate) type Accepted = (AcceptedConnection, MessageSender);
+
+/// The sender of a message, or the peer of a connection, as its receiver is told of it.
+#[derive(Default)]
+pub(crate) enum MessageSender {
+    /// It has no name, or is not told.
+    #[default]
+    Unnamed,
+    /// The kernel, which answers a netlink socket.
+    Kernel,
+    /// An end in the network.
+    Network(SocketAddr),
+    /// A local socket.
+    Local(Arc<LocalName>),
+}
+
+/// Room for the address of any sender.
+pub(crate) type AddressRoom = [u8; LONGEST_LOCAL_ADDRESS];
+
+impl MessageSender {
+    /// Writes its address to a buffer; returns the bytes, none for one without a name.
+    pub(crate) fn write_to<'a>(&self, room: &'a mut AddressRoom) -> &'a [u8] {
+        let length = match self {
+            MessageSender::Unnamed => 0,
+            MessageSender::Kernel => {
+                let bytes = netlink_address(0);
+                room[..bytes.len()].copy_from_slice(&bytes);
+                bytes.len()
+            }
+            MessageSender::Network(end) => {
+                let (bytes, length) = bytes_of_address(*end);
+                room[..length].copy_from_slice(&bytes[..length]);
+                length
+            }
+            MessageSender::Local(name) => local_name::write_address(Some(name), room),
+        };
+        &room[..length]
+    }
+}
+
+/// The receiver of a message.
+#[derive(Default)]
+pub(crate) enum Recipient {
+    /// The socket's peer.
+    #[default]
+    Peer,
+    /// An end in the network.
+    Network(SocketAddr),
+    /// A local socket that was found by its name: its kind knows it.
+    Local(Arc<dyn Any + Send + Sync>),
+}
+
+impl Recipient {
+    /// Returns the end in the network.
+    pub(crate) fn end(&self) -> Option<SocketAddr> {
+        match self {
+            Recipient::Network(end) => Some(*end),
+            Recipient::Peer | Recipient::Local(_) => None,
+        }
+    }
+}
 
 /// A message that was received, or a part of a stream.
 #[derive(Default)]
@@ -118,10 +187,12 @@ pub(crate) struct ReceivedMessage {
     pub files: Option<SentFiles>,
     /// It is a part of a stream, of which more may come.
     pub goes_on: bool,
-    /// The address of its sender, if that has one.
-    pub sender: Option<SocketAddr>,
-    /// It is an answer of the kernel, to a netlink socket.
-    pub is_of_kernel: bool,
+    /// Its sender.
+    pub sender: MessageSender,
+    /// The process that has sent it, for a local socket that asks for that (`SO_PASSCRED`).
+    pub process: Option<u32>,
+    /// The hop limit with which it has come, for a socket that asks for that (`IP_RECVTTL`).
+    pub hop_limit: Option<u8>,
 }
 
 /// Memory that processes have in common with a file, and a value that lasts as long as their mapping.
@@ -335,7 +406,7 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         &self,
         _: &dyn Caller,
         _: &[UserBuffer],
-        _: Option<SocketAddr>,
+        _: &Recipient,
         _: &mut Option<SentFiles>,
         _sent: &mut usize,
         _: Option<&Waker>,
@@ -353,6 +424,16 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         _: Option<&Waker>,
     ) -> Poll<Result<ReceivedMessage, Errno>> {
         Poll::Ready(Err(Errno::ENOTSOCK))
+    }
+
+    /// Takes back the registration of an attempt at sending to a receiver.
+    fn forget_sender(&self, _: &Recipient, waker: &Waker) {
+        self.forget_writer(waker);
+    }
+
+    /// Returns whether a call that fails with `EPIPE` also sends the caller a signal.
+    fn signals_broken_pipe(&self) -> bool {
+        true
     }
 
     /// Returns a value that is to be dropped after a reference to a socket that was in a message.
@@ -803,7 +884,7 @@ impl OpenFile {
     ) -> Attempt {
         self.require_writable()?;
         if !matches!(self.properties.unit, Unit::Byte) {
-            return told_of_broken_pipe(caller, self.object.write_all(caller, buffers, written, waker));
+            return self.told_of_broken_pipe(caller, self.object.write_all(caller, buffers, written, waker));
         }
         let mut before = 0;
         let is_limited = self.properties.largest_step != u32::MAX;
@@ -826,7 +907,7 @@ impl OpenFile {
                 *written += part - start;
                 match attempt {
                     Poll::Ready(Ok(_)) if part == piece.len() => {}
-                    Poll::Ready(Err(_)) if *written == 0 => return told_of_broken_pipe(caller, attempt),
+                    Poll::Ready(Err(_)) if *written == 0 => return self.told_of_broken_pipe(caller, attempt),
                     Poll::Ready(_) => return Poll::Ready(Ok(*written)),
                     Poll::Pending => return Poll::Pending,
                 }
@@ -840,6 +921,23 @@ impl OpenFile {
             }
         }
         Poll::Ready(Ok(*written))
+    }
+
+    /// Tells the caller of an attempt at writing if there is no reader any more.
+    #[inline(always)]
+    fn told_of_broken_pipe(&self, caller: &dyn Caller, attempt: Attempt) -> Attempt {
+        if attempt == Poll::Ready(Err(Errno::EPIPE)) {
+            self.tell_of_broken_pipe(caller);
+        }
+        attempt
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_of_broken_pipe(&self, caller: &dyn Caller) {
+        if self.object.signals_broken_pipe() {
+            caller.has_no_reader();
+        }
     }
 
     // ---- connections ----
@@ -876,7 +974,7 @@ impl OpenFile {
         }
         let to = to.map(|to| SocketAddr::from((to.address, to.port)));
         let attempt = self.object.send(caller, buffer, to, sent, waker);
-        if flags & types::message::NOSIGNAL != 0 { attempt } else { told_of_broken_pipe(caller, attempt) }
+        if flags & types::message::NOSIGNAL != 0 { attempt } else { self.told_of_broken_pipe(caller, attempt) }
     }
 
     /// Tries `sendmsg`.
@@ -884,13 +982,13 @@ impl OpenFile {
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
-        (flags, to): (u32, Option<SocketAddr>),
+        (flags, to): (u32, &Recipient),
         files: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
         let attempt = self.object.send_message(caller, buffers, to, files, sent, waker);
-        if flags & types::message::NOSIGNAL != 0 { attempt } else { told_of_broken_pipe(caller, attempt) }
+        if flags & types::message::NOSIGNAL != 0 { attempt } else { self.told_of_broken_pipe(caller, attempt) }
     }
 
     /// Tries `recvfrom`.
@@ -907,15 +1005,6 @@ impl OpenFile {
         }
         self.object.receive(caller, buffer, flags, address, waker)
     }
-}
-
-/// Tells the caller of an attempt at writing if there is no reader any more.
-#[inline(always)]
-fn told_of_broken_pipe(caller: &dyn Caller, attempt: Attempt) -> Attempt {
-    if attempt == Poll::Ready(Err(Errno::EPIPE)) {
-        caller.has_no_reader();
-    }
-    attempt
 }
 
 impl Drop for OpenFile {

@@ -383,12 +383,24 @@ impl FileOperations for Generated {
         }
     }
 
-    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Attempt {
-        let mut reading = self.reading.lock();
-        let at = reading.position;
-        let count = self.copy(&mut reading, caller, buffer, at)?;
-        reading.position += count as u64;
-        Poll::Ready(Ok(count))
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
+        loop {
+            let mut reading = self.reading.lock();
+            let at = reading.position;
+            match self.copy(&mut reading, caller, buffer, at) {
+                Ok(count) => {
+                    reading.position += count as u64;
+                    return Poll::Ready(Ok(count));
+                }
+                // There may be many records without text.
+                Err(Errno::EAGAIN) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            drop(reading);
+            if steps::must_pause(caller, waker) {
+                return Poll::Pending;
+            }
+        }
     }
 
     fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {

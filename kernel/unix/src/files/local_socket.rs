@@ -1,14 +1,17 @@
-//! Local sockets, which exist in connected pairs (socketpair(2), unix(7)).
+//! Local sockets (unix(7)).
 //!
-//! A pair is two directions, each the inbox of one of its sockets: a queue of bytes and a list of records. Of a stream,
-//! a record is a run of bytes that one receiving call may give; of the other kinds, a message. Files that were sent
+//! Each socket has an inbox, with what it is to receive: a queue of bytes and a list of records. Of a stream, a record
+//! is a run of bytes that one receiving call may give; of the other kinds, a message. Files that were sent
 //! ([`SentFiles`]) are with the first byte of their record, and a call that receives them gives no bytes behind their
-//! record.
+//! record. Two sockets that are connected have each other's inboxes; a datagram socket also sends to inboxes that it
+//! finds by their [names]. Connections that wait for `accept` are messages, too ([`connecting`]).
 //!
 //! # Bounds
 //!
-//! A direction holds [`CAPACITY`] bytes, [`MOST_MESSAGES`] messages, and files until [`FILES`] are reached; beyond that
-//! a sender waits. The process that made the pair pays for bytes and records, and the sender for files.
+//! An inbox holds [`CAPACITY`] bytes, [`MOST_MESSAGES`] messages, and files until [`FILES`] are reached; beyond that a
+//! sender waits. Of connected streams and sockets of ordered messages the sending side pays for bytes and records: the
+//! process that made the pair, or one of both that made the connection. Of datagrams the maker of the receiving socket
+//! pays, since anybody may send. Senders pay for files.
 //!
 //! # Sockets in messages
 //!
@@ -17,29 +20,39 @@
 //!
 //! # Locks
 //!
-//! The directions of a pair are locked one after the other, never together. Files are dropped outside of both.
+//! A socket's state comes before all inboxes. Inboxes are locked one after the other, never together. Files are dropped
+//! outside of both.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::net::SocketAddr;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::any::Any;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
-use abi_unix::types::{self, Status, epoll as event, message, mode, socket_option as option};
+use abi_unix::types::{self, Status, epoll as event, message, mode, socket_option as option, terminal};
 use abi_unix::{Errno, errno};
 use spin::Mutex;
 use waiters::Waiters;
 
+use self::connecting::Listening;
+use self::names::{NameReservation, Naming};
 use crate::files::byte_queue::ByteQueue;
 use crate::files::carriers::{self, CarriedPlace, CarrierPlace, Fate, MessageCarrier, ReferenceToSent};
 use crate::files::file::{
-    Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, status_without_contents,
+    Accepted, Attempt, FileOperations, MessageSender, OpenFile, Properties, ReceivedMessage, Recipient, Unit,
+    status_without_contents,
 };
 use crate::files::gathered::{MOST_BYTES, few};
+use crate::files::local_name::{ENTRY, LONGEST_LOCAL_ADDRESS, LocalName, write_address};
 use crate::files::sent_files::{QueuedMessage, SentFiles};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of};
 use crate::scheduling::steps;
+
+#[cfg(test)]
+mod compared;
+pub(crate) mod connecting;
+pub(crate) mod names;
 
 /// Bytes that a direction holds, and that a message may have.
 pub(crate) const CAPACITY: usize = 65536;
@@ -56,7 +69,7 @@ const THROWN_AWAY_AT_ONCE: usize = 64;
 /// Messages and files, together, that a collection looks at in one step.
 const PASSED_AT_ONCE: usize = 64;
 
-/// One direction of a pair.
+/// The contents of an inbox, and those that wait for them and for room.
 struct Direction {
     queue: ByteQueue,
     records: VecDeque<QueuedMessage>,
@@ -74,27 +87,59 @@ struct Direction {
     is_ended: bool,
     /// The receiving socket is open.
     has_receiver: bool,
+    /// The receiving socket waits in a backlog.
+    awaits_acceptance: bool,
+    /// The records are connections, of a socket that listens.
+    listening: Option<Listening>,
 }
 
-/// The direction of a pair that one of its sockets receives, and the other one sends.
+/// The receiving side of a socket.
 #[doc(alias = "unix_sock")]
-struct Inbox {
+pub(crate) struct Inbox {
     kind: u32,
-    /// The process that made the pair.
+    /// The process that made the socket; of a connection, that which made the listener.
     maker: u32,
+    /// The number of the socket, which no other has or had.
+    number: u64,
+    /// Whether a `connect` has made it.
+    is_connection: bool,
     direction: Mutex<Direction>,
+    naming: Mutex<Naming>,
+    /// The number of the socket to which its socket is connected, or 0.
+    // Relaxed: it is compared only, and changes under the lock of the socket's state.
+    partner: AtomicU64,
     /// The receiver was closed with messages that it had not received, and the sender does not know it yet.
     has_lost: AtomicBool,
+    /// The peer of its datagram socket has left it with messages, and its socket does not know it yet.
+    has_failed: AtomicBool,
     place: CarrierPlace,
     _charge: Charge,
 }
 
-/// One of the two sockets of a pair.
+/// The connection of a local socket.
+enum LocalState {
+    Fresh,
+    Listening,
+    /// The inbox of the other socket.
+    Connected(Arc<Inbox>),
+}
+
+/// A local socket.
 pub(crate) struct LocalSocket {
     inbox: Arc<Inbox>,
-    /// The inbox of the other socket.
-    peer: Arc<Inbox>,
+    state: Mutex<LocalState>,
+    /// The process that `SO_PEERCRED` tells, or 0.
+    peer_process: AtomicU32,
+    /// Options that are set, as bits at their numbers.
+    options: AtomicU32,
+    /// Sending was shut down.
+    cannot_send: AtomicBool,
 }
+
+/// The last number of a socket.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+/// Options of every socket that have no effect on a local one, and are kept.
+const KEPT_OPTIONS: [u32; 2] = [option::SO_REUSEADDR, option::SO_KEEPALIVE];
 
 impl Direction {
     fn new(account: &Arc<Account>) -> Direction {
@@ -109,6 +154,8 @@ impl Direction {
             is_shut: false,
             is_ended: false,
             has_receiver: true,
+            awaits_acceptance: false,
+            listening: None,
         }
     }
 
@@ -141,6 +188,14 @@ impl Direction {
     fn settle(&mut self) {
         let memory = self.memory_with(0, self.records.capacity());
         self.charge.shrink_to(memory);
+    }
+
+    /// Frees what an empty queue does not keep.
+    fn shrink(&mut self) {
+        if self.records.is_empty() && self.records.capacity() > KEPT_RECORDS {
+            self.records = VecDeque::new();
+        }
+        self.settle();
     }
 
     /// Takes the first record.
@@ -204,11 +259,12 @@ impl Direction {
     }
 
     /// Returns the number of bytes that one call may give of a stream, and the index of the record whose files it
-    /// gives.
-    fn stream_run(&self, space: usize) -> (usize, Option<usize>) {
+    /// gives. All are of one sending process if the caller asks for that.
+    fn stream_run(&self, space: usize, is_of_one_process: bool) -> (usize, Option<usize>) {
         let mut count = 0;
+        let first = self.records.front().map_or(0, |record| record.process);
         for (index, record) in self.records.iter().enumerate() {
-            if count == space {
+            if count == space || is_of_one_process && record.process != first {
                 break;
             }
             count += record.length.min(space - count);
@@ -243,15 +299,44 @@ impl Direction {
         files
     }
 
-    /// Removes the first message; returns its files.
-    fn consume_message(&mut self) -> Option<SentFiles> {
-        let record = self.pop_record()?;
+    /// Removes the first message.
+    fn consume_message(&mut self) -> QueuedMessage {
+        let record = self.pop_record().unwrap_or_default();
         self.queue.consume(record.length);
-        record.files
+        record
     }
 }
 
 impl Inbox {
+    /// Makes one of this kind. The first account pays for it, and the second for what it is to receive.
+    fn new(
+        kind: u32,
+        maker: u32,
+        (own, of_contents): (&Arc<Account>, &Arc<Account>),
+        is_connection: bool,
+    ) -> Result<Arc<Inbox>, Errno> {
+        let charge = own.charge(Resource::Memory, size_of::<Inbox>() + ENTRY)?;
+        let direction = Direction { awaits_acceptance: is_connection, ..Direction::new(of_contents) };
+        Ok(Arc::new(Inbox {
+            kind,
+            maker,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed) + 1,
+            is_connection,
+            direction: Mutex::new(direction),
+            naming: Mutex::new(Naming::None),
+            partner: AtomicU64::new(0),
+            has_lost: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+            place: CarrierPlace::default(),
+            _charge: charge,
+        }))
+    }
+
+    /// Takes back the registration of an attempt at sending to it, or at connecting.
+    fn forget_sender(&self, waker: &Waker) {
+        self.direction.lock().writers.forget(waker);
+    }
+
     fn is_stream(&self) -> bool {
         self.kind == types::SOCK_STREAM
     }
@@ -283,7 +368,8 @@ impl Inbox {
         direction.is_shut = true;
         direction.queue = ByteQueue::new();
         let was_open = core::mem::replace(&mut direction.has_receiver, false);
-        if was_open && !direction.records.is_empty() && !self.is_datagram() {
+        let has_contents = !direction.records.is_empty() && direction.listening.is_none();
+        if was_open && (has_contents || direction.awaits_acceptance) && !self.is_datagram() {
             self.has_lost.store(true, Ordering::Relaxed);
         }
         let has_files = direction.files > 0;
@@ -362,22 +448,37 @@ impl MessageCarrier for Inbox {
 }
 
 impl LocalSocket {
+    /// Makes a socket of this kind for a process.
+    pub(crate) fn new(kind: u32, caller: &dyn Caller) -> Result<LocalSocket, Errno> {
+        carriers::look_around(caller.number());
+        let account = caller.account();
+        let inbox = Inbox::new(kind, caller.number(), (account, account), false)?;
+        Ok(LocalSocket::with(inbox, LocalState::Fresh, 0))
+    }
+
     /// Makes a pair of this kind for a process.
     pub(crate) fn pair(kind: u32, caller: &dyn Caller) -> Result<[LocalSocket; 2], Errno> {
         carriers::look_around(caller.number());
         let account = caller.account();
-        let inbox = || {
-            Ok(Arc::new(Inbox {
-                kind,
-                maker: caller.number(),
-                _charge: account.charge(Resource::Memory, size_of::<Inbox>())?,
-                direction: Mutex::new(Direction::new(account)),
-                has_lost: AtomicBool::new(false),
-                place: CarrierPlace::default(),
-            }))
-        };
+        let inbox = || Inbox::new(kind, caller.number(), (account, account), false);
         let (first, second) = (inbox()?, inbox()?);
-        Ok([LocalSocket { inbox: first.clone(), peer: second.clone() }, LocalSocket { inbox: second, peer: first }])
+        first.partner.store(second.number, Ordering::Relaxed);
+        second.partner.store(first.number, Ordering::Relaxed);
+        let socket = |own: &Arc<Inbox>, peer: &Arc<Inbox>| {
+            LocalSocket::with(own.clone(), LocalState::Connected(peer.clone()), caller.number())
+        };
+        Ok([socket(&first, &second), socket(&second, &first)])
+    }
+
+    fn with(inbox: Arc<Inbox>, state: LocalState, peer_process: u32) -> LocalSocket {
+        names::enter(&inbox);
+        LocalSocket {
+            inbox,
+            state: Mutex::new(state),
+            peer_process: AtomicU32::new(peer_process),
+            options: AtomicU32::new(0),
+            cannot_send: AtomicBool::new(false),
+        }
     }
 
     /// Returns the local socket behind a file; `ENOTSOCK` for any other kind.
@@ -385,22 +486,89 @@ impl LocalSocket {
         file.as_kind().ok_or(Errno::ENOTSOCK)
     }
 
-    fn outgoing(&self) -> &Mutex<Direction> {
-        &self.peer.direction
+    /// Returns its kind.
+    pub(crate) fn kind(&self) -> u32 {
+        self.inbox.kind
+    }
+
+    /// Returns whether its messages can have an address, by which they go to another socket than its peer. A stream
+    /// fails then: `EISCONN`, `EOPNOTSUPP`. The address of an ordered message is not looked at, as on Linux.
+    pub(crate) fn heeds_address(&self) -> Result<bool, Errno> {
+        match self.inbox.kind {
+            types::SOCK_STREAM => Err(if self.peer().is_some() { Errno::EISCONN } else { Errno::EOPNOTSUPP }),
+            types::SOCK_DGRAM => {
+                self.take_failure(None)?;
+                if self.cannot_send.load(Ordering::Relaxed) { Err(Errno::EPIPE) } else { Ok(true) }
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Returns the inbox of the other socket.
+    fn peer(&self) -> Option<Arc<Inbox>> {
+        match &*self.state.lock() {
+            LocalState::Connected(peer) => Some(peer.clone()),
+            LocalState::Fresh | LocalState::Listening => None,
+        }
+    }
+
+    fn has_option(&self, option: u32) -> bool {
+        self.options.load(Ordering::Relaxed) & 1 << option != 0
+    }
+
+    fn set_flag(&self, option: u32, is_set: bool) {
+        match is_set {
+            true => self.options.fetch_or(1 << option, Ordering::Relaxed),
+            false => self.options.fetch_and(!(1 << option), Ordering::Relaxed),
+        };
+    }
+
+    /// Takes the failure that its next call reports.
+    fn take_failure(&self, peer: Option<&Arc<Inbox>>) -> Result<(), Errno> {
+        // Relaxed: they were set before an end, under a lock, and are looked at after one.
+        let is_reset = self.inbox.has_failed.swap(false, Ordering::Relaxed)
+            || peer.is_some_and(|peer| peer.has_lost.swap(false, Ordering::Relaxed));
+        if is_reset { Err(Errno::ECONNRESET) } else { Ok(()) }
+    }
+
+    /// Returns the inbox to which a message goes, of so many bytes.
+    fn receiver(&self, caller: &dyn Caller, to: &Recipient, length: usize) -> Result<Arc<Inbox>, Errno> {
+        let named = match to {
+            Recipient::Local(named) => named.clone().downcast::<Inbox>().ok(),
+            Recipient::Peer | Recipient::Network(_) => None,
+        };
+        let Some(receiver) = named.or_else(|| self.peer()) else { return Err(Errno::ENOTCONN) };
+        if self.inbox.is_stream() {
+            return if self.cannot_send.load(Ordering::Relaxed) { Err(Errno::EPIPE) } else { Ok(receiver) };
+        }
+        if length > CAPACITY {
+            return Err(Errno::EMSGSIZE);
+        }
+        if self.inbox.is_datagram() && self.has_option(option::SO_PASSCRED) {
+            self.inbox.take_any_name(caller.account())?;
+        }
+        self.take_failure(Some(&receiver).filter(|_| !self.inbox.is_datagram()))?;
+        if self.cannot_send.load(Ordering::Relaxed) {
+            return Err(Errno::EPIPE);
+        }
+        Ok(receiver)
+    }
+
+    /// Fails if a datagram cannot go to this inbox. A peer that is closed is none any more, as on Linux.
+    fn permit_datagram(&self, receiver: &Arc<Inbox>, has_receiver: bool) -> Result<(), Errno> {
+        if !has_receiver {
+            let mut state = self.state.lock();
+            if matches!(&*state, LocalState::Connected(peer) if Arc::ptr_eq(peer, receiver)) {
+                self.inbox.partner.store(0, Ordering::Relaxed);
+                *state = LocalState::Fresh;
+            }
+            return Err(Errno::ECONNREFUSED);
+        }
+        if receiver.hears(self.inbox.number) { Ok(()) } else { Err(Errno::EPERM) }
     }
 
     fn incoming(&self) -> &Mutex<Direction> {
         &self.inbox.direction
-    }
-
-    /// Fails if a message cannot have an address: no socket has a name that it could be sent to.
-    pub(crate) fn require_no_address(&self) -> Result<(), Errno> {
-        match self.inbox.kind {
-            types::SOCK_STREAM => Err(Errno::EISCONN),
-            types::SOCK_DGRAM => Err(Errno::ECONNREFUSED),
-            // As on Linux, it is not looked at.
-            _ => Ok(()),
-        }
     }
 
     /// Tries to send the buffers from `*sent` bytes on, with files at the first byte: as a message, or as a part of the
@@ -409,23 +577,30 @@ impl LocalSocket {
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
+        to: &Recipient,
         files: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
         let (total, is_stream) = (length_of(buffers), self.inbox.is_stream());
+        let so_far = |sent: usize, error| Poll::Ready(if sent == 0 { Err(error) } else { Ok(sent) });
+        let receiver = match self.receiver(caller, to, total) {
+            Ok(receiver) => receiver,
+            Err(error) => return so_far(*sent, error),
+        };
         if is_stream && total == 0 {
-            return Poll::Ready(Ok(0));
+            return Poll::Ready(if receiver.direction.lock().is_shut { Err(Errno::EPIPE) } else { Ok(0) });
         }
-        if !is_stream && total > CAPACITY {
-            return Poll::Ready(Err(Errno::EMSGSIZE));
+        if self.inbox.is_datagram() {
+            let has_receiver = receiver.direction.lock().has_receiver;
+            self.permit_datagram(&receiver, has_receiver)?;
         }
-        let mut direction = self.outgoing().lock();
+        let mut direction = receiver.direction.lock();
         let mut has_begun = false;
         loop {
-            let so_far = |sent: usize, error| Poll::Ready(if sent == 0 { Err(error) } else { Ok(sent) });
             if direction.is_shut {
-                let is_refused = self.inbox.kind == types::SOCK_DGRAM && !direction.has_receiver;
+                // It was closed just now.
+                let is_refused = self.inbox.is_datagram() && !direction.has_receiver;
                 return so_far(*sent, if is_refused { Errno::ECONNREFUSED } else { Errno::EPIPE });
             }
             let (rest, room) = (total - *sent, CAPACITY - direction.queue.len());
@@ -449,7 +624,8 @@ impl LocalSocket {
             let (part, begin, most) = if is_stream { few(buffers, *sent) } else { (buffers, 0, total) };
             // Less than a queue that doubles has room for.
             let count = most.min(room).min(if is_stream { MOST_BYTES / 2 } else { total });
-            if let Err(error) = self.put_part(&mut direction, caller, part, files, (begin, count, has_begun)) {
+            if let Err(error) = self.put_part(&receiver, &mut direction, caller, part, files, (begin, count, has_begun))
+            {
                 return so_far(*sent, error);
             }
             *sent += count;
@@ -468,6 +644,7 @@ impl LocalSocket {
     /// it fails.
     fn put_part(
         &self,
+        receiver: &Arc<Inbox>,
         direction: &mut Direction,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
@@ -481,15 +658,24 @@ impl LocalSocket {
         }
         direction.copy_in(caller, buffers, from, count)?;
         if let Some(files) = files {
-            self.peer.carry(files);
+            receiver.carry(files);
             direction.files += files.files().len();
         }
+        let process = caller.number();
         match direction.records.back_mut() {
             // Bytes of one call belong to the files of its first one.
-            Some(last) if self.inbox.is_stream() && files.is_none() && (has_begun || last.files.is_none()) => {
+            Some(last)
+                if self.inbox.is_stream()
+                    && files.is_none()
+                    && last.process == process
+                    && (has_begun || last.files.is_none()) =>
+            {
                 last.length += count;
             }
-            _ => direction.records.push_back(QueuedMessage { length: count, files: files.take() }),
+            _ => {
+                let sender = if self.inbox.is_stream() { None } else { self.inbox.name() };
+                direction.records.push_back(QueuedMessage { length: count, process, files: files.take(), sender });
+            }
         }
         Ok(())
     }
@@ -505,16 +691,19 @@ impl LocalSocket {
     ) -> Poll<Result<ReceivedMessage, Errno>> {
         let (space, is_stream) = (length_of(buffers).saturating_sub(to), self.inbox.is_stream());
         let nothing = ReceivedMessage { goes_on: false, ..ReceivedMessage::default() };
-        if is_stream && space == 0 {
-            return Poll::Ready(Ok(nothing));
+        let peer = self.peer();
+        match self.inbox.kind {
+            types::SOCK_STREAM if peer.is_none() => return Poll::Ready(Err(Errno::EINVAL)),
+            types::SOCK_SEQPACKET if peer.is_none() => return Poll::Ready(Err(Errno::ENOTCONN)),
+            types::SOCK_STREAM => {}
+            // As on Linux, a failure comes before messages, but not before the bytes of a stream.
+            _ => self.take_failure(peer.as_ref())?,
         }
         let mut direction = self.incoming().lock();
         let Some(first) = direction.records.front() else {
-            // Relaxed: it was set before the end, under the lock.
-            if self.peer.has_lost.swap(false, Ordering::Relaxed) {
-                return Poll::Ready(Err(Errno::ECONNRESET));
-            }
-            if direction.is_ended {
+            self.take_failure(peer.as_ref())?;
+            // As on Linux, the end of datagrams is one for callers that wait.
+            if direction.is_ended && (!self.inbox.is_datagram() || waker.is_some()) {
                 return Poll::Ready(Ok(nothing));
             }
             if let Some(waker) = waker {
@@ -522,8 +711,16 @@ impl LocalSocket {
             }
             return Poll::Pending;
         };
+        let process = self.has_option(option::SO_PASSCRED).then_some(first.process);
         if is_stream {
-            return Poll::Ready(self.take_stream(&mut direction, caller, buffers, to, flags));
+            let name = peer.and_then(|peer| peer.name());
+            // As on Linux, a call for no bytes has waited for some.
+            let received = match space {
+                0 => Ok(nothing),
+                _ => self.take_stream(&mut direction, caller, buffers, to, flags),
+            };
+            let sender = name.map_or(MessageSender::Unnamed, MessageSender::Local);
+            return Poll::Ready(received.map(|received| ReceivedMessage { sender, process, ..received }));
         }
         let length = first.length;
         let wanted = length.min(space);
@@ -531,14 +728,16 @@ impl LocalSocket {
         if count < wanted {
             return Poll::Ready(Err(Errno::EFAULT));
         }
-        let files = if flags & message::PEEK != 0 {
-            direction.copy_files(Some(0), caller)?
+        let (files, sender) = if flags & message::PEEK != 0 {
+            let sender = direction.records.front().and_then(|record| record.sender.clone());
+            (direction.copy_files(Some(0), caller)?, sender)
         } else {
-            let mut files = direction.consume_message();
-            self.after_taking(&mut direction, files.as_mut());
-            files
+            let mut record = direction.consume_message();
+            self.after_taking(&mut direction, record.files.as_mut());
+            (record.files, record.sender)
         };
-        Poll::Ready(Ok(ReceivedMessage { count, length, files, ..ReceivedMessage::default() }))
+        let sender = sender.map_or(MessageSender::Unnamed, MessageSender::Local);
+        Poll::Ready(Ok(ReceivedMessage { count, length, files, sender, process, ..ReceivedMessage::default() }))
     }
 
     /// Receives bytes of the stream, which has some, into the buffers from `to` bytes on, up to the first that came
@@ -552,7 +751,7 @@ impl LocalSocket {
         flags: u32,
     ) -> Result<ReceivedMessage, Errno> {
         let mut received = ReceivedMessage { goes_on: true, ..ReceivedMessage::default() };
-        let (all, _) = direction.stream_run(length_of(buffers) - to);
+        let (all, _) = direction.stream_run(length_of(buffers) - to, self.has_option(option::SO_PASSCRED));
         loop {
             let (part, begin, space) = few(buffers, to + received.count);
             let wanted = space.min(all - received.count);
@@ -580,7 +779,7 @@ impl LocalSocket {
         received.length = received.count;
         if flags & message::PEEK != 0 {
             // An interrupt may have ended it before the bytes that come with files.
-            let (_, with_files) = direction.stream_run(received.count);
+            let (_, with_files) = direction.stream_run(received.count, false);
             received.files = direction.copy_files(with_files, caller)?;
             return Ok(received);
         }
@@ -595,10 +794,7 @@ impl LocalSocket {
             direction.files -= files.files().len();
             self.inbox.carries_no_more(files, Fate::Received);
         }
-        if direction.records.is_empty() && direction.records.capacity() > KEPT_RECORDS {
-            direction.records = VecDeque::new();
-        }
-        direction.settle();
+        direction.shrink();
         direction.writers.wake_all();
     }
 
@@ -610,39 +806,84 @@ impl LocalSocket {
             types::SHUT_RDWR => (true, true),
             _ => return Err(Errno::EINVAL),
         };
+        // As on Linux, the other end of datagrams does not see that no more will come.
+        let peer = self.peer().filter(|_| !self.inbox.is_datagram());
         if receiving {
             let mut direction = self.incoming().lock();
             direction.is_shut = true;
             direction.is_ended = true;
-            direction.readers.wake_all();
-            direction.writers.wake_all();
         }
         if sending {
-            let mut direction = self.outgoing().lock();
-            direction.is_shut = true;
-            // As on Linux, the receiver of datagrams does not see that no more will come.
-            direction.is_ended |= self.inbox.kind != types::SOCK_DGRAM;
+            self.cannot_send.store(true, Ordering::Relaxed);
+            if let Some(peer) = &peer {
+                let mut direction = peer.direction.lock();
+                direction.is_shut = true;
+                direction.is_ended = true;
+            }
+        }
+        // Both ends have other events now.
+        for inbox in [Some(&self.inbox), peer.as_ref()].into_iter().flatten() {
+            let mut direction = inbox.direction.lock();
             direction.readers.wake_all();
             direction.writers.wake_all();
         }
-        // Both ends have other events now.
-        self.incoming().lock().writers.wake_all();
-        self.outgoing().lock().readers.wake_all();
         Ok(0)
     }
 
-    /// Performs `getsockname` and `getpeername`: the family alone, since no local socket has a name.
-    pub(crate) fn write_address(out: AddressOut, caller: &dyn Caller) -> Result<usize, Errno> {
-        out.write_bytes(caller, &types::AF_UNIX.to_le_bytes()).map(|()| 0)
+    /// Gives it an abstract name, with the NUL before it.
+    pub(crate) fn bind_to(&self, name: &[u8], account: &Arc<Account>) -> Result<usize, Errno> {
+        self.inbox.take_abstract_name(LocalName::new(account, name)?).map(|()| 0)
+    }
+
+    /// Gives it any abstract name, unless it has one.
+    pub(crate) fn bind_automatically(&self, account: &Arc<Account>) -> Result<usize, Errno> {
+        self.inbox.take_any_name(account).map(|()| 0)
+    }
+
+    /// Reserves the place for its name, a path whose file is still to be made.
+    pub(crate) fn reserve_name(&self, path: &[u8], account: &Arc<Account>) -> Result<NameReservation, Errno> {
+        NameReservation::new(&self.inbox, LocalName::new(account, path)?)
+    }
+
+    /// Performs `getsockname`.
+    pub(crate) fn write_name(&self, out: AddressOut, caller: &dyn Caller) -> Result<usize, Errno> {
+        LocalSocket::write(self.inbox.name(), out, caller)
+    }
+
+    /// Performs `getpeername`.
+    pub(crate) fn write_peer(&self, out: AddressOut, caller: &dyn Caller) -> Result<usize, Errno> {
+        LocalSocket::write(self.peer().ok_or(Errno::ENOTCONN)?.name(), out, caller)
+    }
+
+    fn write(name: Option<Arc<LocalName>>, out: AddressOut, caller: &dyn Caller) -> Result<usize, Errno> {
+        let mut room = [0; LONGEST_LOCAL_ADDRESS];
+        let length = write_address(name.as_deref(), &mut room);
+        out.write_bytes(caller, &room[..length]).map(|()| 0)
     }
 
     /// Performs the `setsockopt` call: the sizes of the buffers are fixed.
-    pub(crate) fn set_option(level: u32, name: u32, value: UserBuffer) -> Result<usize, Errno> {
-        match (level, name) {
-            (option::SOL_SOCKET, option::SO_SNDBUF | option::SO_RCVBUF) if value.len() >= 4 => Ok(0),
-            (option::SOL_SOCKET, option::SO_SNDBUF | option::SO_RCVBUF) => Err(Errno::EINVAL),
-            _ => Err(Errno::ENOPROTOOPT),
+    pub(crate) fn set_option(
+        &self,
+        caller: &dyn Caller,
+        level: u32,
+        name: u32,
+        value: UserBuffer,
+    ) -> Result<usize, Errno> {
+        if level != option::SOL_SOCKET {
+            return Err(Errno::EOPNOTSUPP);
         }
+        if value.len() < 4 {
+            return Err(Errno::EINVAL);
+        }
+        let mut number = [0; 4];
+        caller.copy_in(value.address(), &mut number)?;
+        match name {
+            option::SO_SNDBUF | option::SO_RCVBUF => {}
+            option::SO_PASSCRED => self.set_flag(name, number != [0; 4]),
+            name if KEPT_OPTIONS.contains(&name) => self.set_flag(name, number != [0; 4]),
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        Ok(0)
     }
 
     /// Performs the `getsockopt` call for the option of this level and name.
@@ -654,17 +895,21 @@ impl LocalSocket {
         let number = match name {
             option::SO_TYPE => self.inbox.kind,
             option::SO_DOMAIN => types::AF_UNIX as u32,
-            option::SO_PROTOCOL | option::SO_ACCEPTCONN => 0,
+            option::SO_PROTOCOL => 0,
+            option::SO_ACCEPTCONN => u32::from(matches!(*self.state.lock(), LocalState::Listening)),
             option::SO_SNDBUF | option::SO_RCVBUF => CAPACITY as u32,
-            option::SO_ERROR => match self.peer.has_lost.swap(false, Ordering::Relaxed) {
-                true => errno::Errno::number(Errno::ECONNRESET) as u32,
-                false => 0,
+            option::SO_ERROR => match self.take_failure(self.peer().as_ref()) {
+                Err(error) => errno::Errno::number(error) as u32,
+                Ok(()) => 0,
             },
+            option::SO_PASSCRED => u32::from(self.has_option(name)),
+            name if KEPT_OPTIONS.contains(&name) => u32::from(self.has_option(name)),
             option::SO_PEERCRED => {
-                // Process, user and group of the process that made the pair.
-                let mut credentials = [0; 12];
-                credentials[..4].copy_from_slice(&self.inbox.maker.to_le_bytes());
-                return out.write(caller, &credentials);
+                // Process, user and group; none of them without a peer.
+                let process = self.peer_process.load(Ordering::Relaxed);
+                let user = if process == 0 { u32::MAX } else { 0 };
+                let words = [process, user, user].map(u32::to_le_bytes);
+                return out.write(caller, words.as_flattened());
             }
             _ => return Err(Errno::ENOPROTOOPT),
         };
@@ -680,7 +925,7 @@ impl FileOperations for LocalSocket {
     }
 
     fn status(&self) -> Status {
-        status_without_contents(mode::SOCKET | 0o777, None)
+        Status { inode: self.inbox.number, ..status_without_contents(mode::SOCKET | 0o777, None) }
     }
 
     fn read_all(&self, caller: &dyn Caller, buffers: &[UserBuffer], waker: Option<&Waker>) -> Attempt {
@@ -698,19 +943,19 @@ impl FileOperations for LocalSocket {
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
-        self.put(caller, buffers, &mut None, sent, waker)
+        self.put(caller, buffers, &Recipient::Peer, &mut None, sent, waker)
     }
 
     fn send_message(
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
-        _: Option<SocketAddr>,
+        to: &Recipient,
         files: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
-        self.put(caller, buffers, files, sent, waker)
+        self.put(caller, buffers, to, files, sent, waker)
     }
 
     fn receive_message(
@@ -724,17 +969,33 @@ impl FileOperations for LocalSocket {
         self.take(caller, buffers, done, flags, waker)
     }
 
+    /// Tries `accept`.
+    fn accept(&self, _: &dyn Caller, waker: Option<&Waker>) -> Poll<Result<Accepted, Errno>> {
+        self.accept_next(waker)
+    }
+
     /// Returns the epoll events for which a call would not wait; `waker` is registered if there is one.
     fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
         let bit = |is_so: bool, bits: u32| if is_so { bits } else { 0 };
-        let (has_input, is_ended) = {
+        let (has_input, is_ended, listens) = {
             let mut direction = self.incoming().lock();
             if let Some(waker) = waker {
                 direction.readers.register(waker).map_err(|_| Errno::ENOMEM)?;
             }
-            (!direction.records.is_empty(), direction.is_ended)
+            (!direction.records.is_empty(), direction.is_ended, direction.listening.is_some())
         };
-        let mut direction = self.outgoing().lock();
+        let input = bit(has_input || is_ended, event::IN | event::RDNORM) | bit(is_ended, event::RDHUP);
+        let has_failed = self.inbox.has_failed.load(Ordering::Relaxed);
+        let Some(peer) = self.peer() else {
+            // A socket that is to be connected has come to its end, until it is.
+            let has_none = !listens && !self.inbox.is_datagram();
+            let is_shut = is_ended && self.cannot_send.load(Ordering::Relaxed);
+            return Ok(input
+                | bit(has_failed, event::ERR)
+                | bit(!listens, event::OUT | event::WRNORM)
+                | bit(has_none || is_shut, event::HUP));
+        };
+        let mut direction = peer.direction.lock();
         if let Some(waker) = waker {
             direction.writers.register(waker).map_err(|_| Errno::ENOMEM)?;
         }
@@ -743,12 +1004,14 @@ impl FileOperations for LocalSocket {
             true => room >= READY_ROOM,
             false => room >= CAPACITY / 2 && direction.records.len() < MOST_MESSAGES,
         };
-        let is_reset = self.peer.has_lost.load(Ordering::Relaxed);
-        Ok(bit(has_input || is_ended || is_reset, event::IN | event::RDNORM)
-            | bit(is_ended, event::RDHUP)
-            | bit(has_room && direction.files < FILES || direction.is_shut, event::OUT | event::WRNORM)
-            | bit(is_ended && direction.is_shut, event::HUP)
-            | bit(is_reset, event::ERR))
+        let is_reset = peer.has_lost.load(Ordering::Relaxed);
+        let is_shut = self.cannot_send.load(Ordering::Relaxed) || !self.inbox.is_datagram() && direction.is_shut;
+        let can_send = has_room && direction.files < FILES || direction.is_shut || is_shut;
+        Ok(input
+            | bit(is_reset, event::IN | event::RDNORM)
+            | bit(can_send, event::OUT | event::WRNORM)
+            | bit(is_ended && is_shut, event::HUP)
+            | bit(is_reset || has_failed, event::ERR))
     }
 
     fn forget_reader(&self, waker: &Waker) {
@@ -756,7 +1019,25 @@ impl FileOperations for LocalSocket {
     }
 
     fn forget_writer(&self, waker: &Waker) {
-        self.outgoing().lock().writers.forget(waker);
+        if let Some(peer) = self.peer() {
+            peer.forget_sender(waker);
+        }
+    }
+
+    fn forget_sender(&self, to: &Recipient, waker: &Waker) {
+        match to {
+            Recipient::Local(named) => {
+                let named: &dyn Any = &**named;
+                if let Some(inbox) = named.downcast_ref::<Inbox>() {
+                    inbox.forget_sender(waker);
+                }
+            }
+            Recipient::Peer | Recipient::Network(_) => self.forget_writer(waker),
+        }
+    }
+
+    fn signals_broken_pipe(&self) -> bool {
+        self.inbox.is_stream()
     }
 
     fn reference_to_sent(&self) -> Option<ReferenceToSent> {
@@ -766,20 +1047,33 @@ impl FileOperations for LocalSocket {
     /// Returns the bytes of the stream, or of the next message.
     fn unread(&self) -> Result<usize, Errno> {
         let direction = self.incoming().lock();
-        Ok(match self.inbox.is_stream() {
-            true => direction.queue.len(),
-            false => direction.records.front().map_or(0, |record| record.length),
-        })
+        match self.inbox.is_stream() {
+            _ if direction.listening.is_some() => Err(Errno::EINVAL),
+            true => Ok(direction.queue.len()),
+            false => Ok(direction.records.front().map_or(0, |record| record.length)),
+        }
+    }
+
+    /// Tries `ioctl`: the bytes that the peer has not received.
+    fn control(&self, caller: &dyn Caller, command: u32, argument: usize, _: Option<&Waker>) -> Attempt {
+        if command != terminal::WRITTEN {
+            return Poll::Ready(Err(Errno::ENOTTY));
+        }
+        let count = self.peer().map_or(0, |peer| peer.direction.lock().queue.len());
+        Poll::Ready(caller.copy_out(argument, &(count as u32).to_le_bytes()).map(|()| 0))
     }
 }
 
 impl Drop for LocalSocket {
     fn drop(&mut self) {
+        names::leave(&self.inbox);
         let has_files = self.inbox.end();
+        if let LocalState::Connected(peer) = self.state.get_mut()
+            && !self.inbox.is_datagram()
         {
-            let mut direction = self.outgoing().lock();
+            let mut direction = peer.direction.lock();
             direction.is_shut = true;
-            direction.is_ended |= !self.inbox.is_datagram();
+            direction.is_ended = true;
             direction.readers.wake_all();
         }
         // Never here: sockets in the messages may have messages with sockets, and so on.
@@ -1277,7 +1571,8 @@ mod tests {
                 assert_eq!(program.read_u32(value), expected, "{name}");
                 assert_eq!(program.read_u32(size), if name == credentials { 12 } else { 4 });
             }
-            assert_eq!(program.call(SystemCall::SetSocketOption, [a, 1, 16, value, 4]), Err(Errno::ENOPROTOOPT));
+            assert_eq!(program.call(SystemCall::SetSocketOption, [a, 1, 99, value, 4]), Err(Errno::ENOPROTOOPT));
+            assert_eq!(program.call(SystemCall::SetSocketOption, [a, 6, 1, value, 4]), Err(Errno::EOPNOTSUPP));
             for call in [SystemCall::GetSocketName, SystemCall::GetPeerName] {
                 program.write(size, &16u32.to_le_bytes());
                 assert_eq!(program.call(call, [b, value, size]), Ok(0));
@@ -1285,7 +1580,7 @@ mod tests {
             }
             let address = program.store(&types::SocketAddress { address: [127, 0, 0, 1], port: 80 }.to_bytes());
             for call in [SystemCall::Bind, SystemCall::Connect] {
-                assert_eq!(program.call(call, [a, address, 16]), Err(Errno::EOPNOTSUPP));
+                assert_eq!(program.call(call, [a, address, 16]), Err(Errno::EINVAL));
             }
         });
     }

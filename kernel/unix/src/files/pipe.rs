@@ -5,7 +5,6 @@
 //! `SIGPIPE`, which is ignored unless the program has chosen otherwise, and fails with `EPIPE`.
 
 use alloc::sync::Arc;
-use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
@@ -17,7 +16,7 @@ use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::byte_queue::ByteQueue;
-use crate::files::file::{self, Attempt, FileOperations, Properties, Unit, Waits};
+use crate::files::file::{self, Attempt, FileOperations, Properties, Recipient, Unit, Waits};
 use crate::files::pipe_bytes::{BLOCK, PipeBytes};
 use crate::files::sent_files::SentFiles;
 use crate::process::accounts::{Account, Charge, Resource};
@@ -518,7 +517,7 @@ impl FileOperations for Writer {
         &self,
         from: &dyn Caller,
         buffers: &[UserBuffer],
-        _: Option<SocketAddr>,
+        _: &Recipient,
         _: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use abi_unix::Errno;
 
 use crate::files::file::OpenFile;
+use crate::files::local_name::LocalName;
 use crate::files::remains::{Remain, leave};
 use crate::process::accounts::{Account, Charge, FilesUnderWay, Resource};
 use crate::process::user::Caller;
@@ -73,6 +74,11 @@ impl SentFiles {
         self.under_way = None;
     }
 
+    /// Returns the only file, if it is one.
+    pub(super) fn into_only(mut self) -> Option<Arc<OpenFile>> {
+        if self.files.len() == 1 { self.files.pop() } else { None }
+    }
+
     /// Returns the files.
     pub(crate) fn files(&self) -> &[Arc<OpenFile>] {
         &self.files
@@ -92,12 +98,17 @@ impl Drop for SentFiles {
     }
 }
 
-/// A message in a queue: the number of its bytes there, and its files.
+/// A message in a queue: the number of its bytes there, its files and its sender.
+#[derive(Default)]
 pub(crate) struct QueuedMessage {
     /// The bytes that are left of it.
     pub length: usize,
+    /// The process that has sent it.
+    pub process: u32,
     /// The files that came with it, until they are received.
     pub files: Option<SentFiles>,
+    /// The name of the socket that a message came from; of a stream it is the peer's.
+    pub sender: Option<Arc<LocalName>>,
 }
 
 /// Files that nobody receives any more.

@@ -111,6 +111,8 @@ pub(crate) enum VolumeRequest {
     Open { directory: VolumeNode, name: Vec<u8>, file: NewFile, must_be_new: bool },
     /// Make a directory.
     MakeDirectory(VolumeNode, Vec<u8>, NewFile),
+    /// Make the name of a socket.
+    MakeSocket(VolumeNode, Vec<u8>, NewFile),
     /// Make a symbolic link with this target.
     MakeLink(VolumeNode, Vec<u8>, Vec<u8>),
     /// Give a file another name.
@@ -163,6 +165,7 @@ impl VolumeRequest {
             LookUp(node, _)
             | Open { directory: node, .. }
             | MakeDirectory(node, ..)
+            | MakeSocket(node, ..)
             | MakeLink(node, ..)
             | Remove { directory: node, .. }
             | ReadLink(node)
@@ -891,6 +894,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 self.made.note(&made);
                 Ok(VolumeAnswer::Done)
             }
+            VolumeRequest::MakeSocket(directory, name, file) => {
+                let made = volume.make_socket(directory.number(), name, *file).map_err(errno_of)?;
+                self.made.note(&made);
+                Ok(VolumeAnswer::Done)
+            }
             VolumeRequest::MakeLink(directory, name, target) => {
                 let made = volume.make_symbolic_link(directory.number(), name, target, (0, 0)).map_err(errno_of)?;
                 self.made.note(&made);
@@ -1147,6 +1155,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         match request {
             VolumeRequest::Open { directory, .. }
             | VolumeRequest::MakeDirectory(directory, ..)
+            | VolumeRequest::MakeSocket(directory, ..)
             | VolumeRequest::MakeLink(directory, ..)
             | VolumeRequest::Remove { directory, .. } => look(directory),
             VolumeRequest::Link(file, directory, _) => {
@@ -1175,6 +1184,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         match request {
             VolumeRequest::Open { directory, name, .. }
             | VolumeRequest::MakeDirectory(directory, name, _)
+            | VolumeRequest::MakeSocket(directory, name, _)
             | VolumeRequest::MakeLink(directory, name, _)
             | VolumeRequest::Link(_, directory, name)
             | VolumeRequest::Remove { directory, name, .. } => forget(directory, name),
@@ -2038,7 +2048,7 @@ impl VolumeNode {
         (Arc::as_ptr(&self.0).addr(), 0)
     }
 
-    /// Returns the kind of the file. Sockets, which cannot be opened, are shown as FIFOs.
+    /// Returns the kind of the file.
     pub(crate) fn kind(&self) -> FileKind {
         match self.attributes().mode & kind::MASK {
             kind::REGULAR => FileKind::Regular,
@@ -2046,6 +2056,7 @@ impl VolumeNode {
             kind::SYMBOLIC_LINK => FileKind::SymbolicLink,
             0o020_000 => FileKind::CharacterDevice,
             0o060_000 => FileKind::BlockDevice,
+            0o140_000 => FileKind::Socket,
             _ => FileKind::Fifo,
         }
     }

@@ -19,7 +19,8 @@ use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::file::{
-    Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, status_without_contents,
+    Attempt, FileOperations, MessageSender, OpenFile, Properties, ReceivedMessage, Recipient, Unit,
+    status_without_contents,
 };
 use crate::files::sent_files::SentFiles;
 use crate::network::addressing::{CARD, LOOPBACK, NAME_OF_CARD, flags_of};
@@ -532,7 +533,7 @@ impl NetlinkSocket {
         if flags & message::PEEK == 0 {
             waiting.messages.pop_front();
         }
-        Poll::Ready(Ok(ReceivedMessage { count, length, is_of_kernel: true, ..ReceivedMessage::default() }))
+        Poll::Ready(Ok(ReceivedMessage { count, length, sender: MessageSender::Kernel, ..ReceivedMessage::default() }))
     }
 }
 
@@ -558,7 +559,7 @@ impl FileOperations for NetlinkSocket {
         &self,
         memory: &dyn Caller,
         buffers: &[UserBuffer],
-        _: Option<core::net::SocketAddr>,
+        _: &Recipient,
         _: &mut Option<SentFiles>,
         sent: &mut usize,
         _: Option<&Waker>,

@@ -16,14 +16,14 @@ use abi_unix::{Errno, errno};
 use filesystem::Access;
 use memory::bytes::copy;
 use network::{
-    BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, Error, Interest, Keepalive,
-    ListenerId, LocalEnd, Reader, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, DatagramProtocol, Error, Interest,
+    Keepalive, ListenerId, LocalEnd, Reader, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use spin::Mutex;
 
 use crate::files::file::{
-    self, Accepted, Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Unit, Waits,
-    status_without_contents,
+    self, Accepted, AcceptedConnection, Attempt, FileOperations, MessageSender, OpenFile, Properties, ReceivedMessage,
+    Recipient, Unit, Waits, status_without_contents,
 };
 use crate::files::gathered::MOST_BYTES;
 use crate::files::sent_files::SentFiles;
@@ -152,6 +152,8 @@ struct Inner {
     is_bound: bool,
     /// Whether IPv4 does not reach a socket of IPv6 (`IPV6_V6ONLY`).
     is_six_only: bool,
+    /// Whether the hop limits of messages are told (`IP_RECVTTL`).
+    tells_hop_limits: bool,
     linger_abort: bool,
     linger: (u32, u32),
 }
@@ -163,6 +165,8 @@ pub(crate) struct Socket {
     /// `AF_INET` or `AF_INET6`.
     family: u16,
     kind: u32,
+    /// Protocol of a datagram socket.
+    protocol: DatagramProtocol,
     owner: ShareOwner,
     inner: Mutex<Inner>,
     /// The request that its next answer is for, if latency is measured.
@@ -186,10 +190,12 @@ impl Socket {
             reports_all: false,
             is_bound: false,
             is_six_only: false,
+            tells_hop_limits: false,
             linger_abort: false,
             linger: (0, 0),
         };
-        Socket { family, kind, owner, inner: Mutex::new(inner), request: latency::Request::default() }
+        let (inner, protocol) = (Mutex::new(inner), DatagramProtocol::Udp);
+        Socket { family, kind, protocol, owner, inner, request: latency::Request::default() }
     }
 
     /// Returns the socket behind a file; `ENOTSOCK` for any other kind.
@@ -211,17 +217,28 @@ impl Socket {
         let kind = kind & !flags;
         let owner = process.shares.clone();
         let mut share = None;
+        let mut datagrams = DatagramProtocol::Udp;
         let state = match (kind, protocol) {
             (types::SOCK_STREAM, 0 | option::IPPROTO_TCP) => SocketState::Fresh(None),
-            (types::SOCK_DGRAM, 0 | option::IPPROTO_UDP) => {
-                let any = anywhere(family, false);
+            (types::SOCK_DGRAM, 0 | option::IPPROTO_UDP | option::IPPROTO_ICMP | option::IPPROTO_ICMPV6) => {
+                datagrams = match (protocol, family) {
+                    (0 | option::IPPROTO_UDP, _) => DatagramProtocol::Udp,
+                    (option::IPPROTO_ICMP, types::AF_INET) => DatagramProtocol::Echo,
+                    (option::IPPROTO_ICMPV6, types::AF_INET6) => DatagramProtocol::Echo,
+                    _ => return Err(Errno::EPROTONOSUPPORT),
+                };
+                // Echoes of IPv6 are of that family alone.
+                let any = anywhere(family, datagrams == DatagramProtocol::Echo);
                 share = Some(DatagramShare::of_datagrams(&owner)?);
-                SocketState::Datagram(with_stack(|stack, _| stack.udp_bind(any, &DatagramOptions::default()))?)
+                let options = DatagramOptions { protocol: datagrams, ..DatagramOptions::default() };
+                SocketState::Datagram(with_stack(|stack, _| stack.udp_bind(any, &options))?)
             }
             (types::SOCK_STREAM | types::SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::EPROTOTYPE),
         };
-        let socket = Socket::new((family, kind), state, TcpOptions::default(), owner, share);
+        let mut socket = Socket::new((family, kind), state, TcpOptions::default(), owner, share);
+        socket.protocol = datagrams;
+        socket.inner.get_mut().is_six_only = datagrams == DatagramProtocol::Echo && family == types::AF_INET6;
         let file = OpenFile::new(socket, Access::ReadWrite, flags & types::SOCK_NONBLOCK != 0, charge);
         process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
     }
@@ -238,6 +255,15 @@ impl Socket {
 
     fn is_six(&self) -> bool {
         self.family == types::AF_INET6
+    }
+
+    fn is_of_echoes(&self) -> bool {
+        self.protocol == DatagramProtocol::Echo
+    }
+
+    /// Returns the options of its datagrams.
+    fn datagram_options(&self) -> DatagramOptions {
+        DatagramOptions { protocol: self.protocol, ..DatagramOptions::default() }
     }
 
     /// Returns an end as a program with this socket sees it: a socket of IPv6 sees IPv4's addresses mapped (RFC 4291,
@@ -303,7 +329,7 @@ impl Socket {
                     if stack.udp_remote_endpoint(old)?.is_some() {
                         return Err(Error::Invalid);
                     }
-                    let new = stack.udp_bind(any, &DatagramOptions::default())?;
+                    let new = stack.udp_bind(any, &self.datagram_options())?;
                     stack.udp_close(old)?;
                     Ok(new)
                 })?;
@@ -331,7 +357,7 @@ impl Socket {
                     if stack.udp_local_endpoint(old)?.port() != 0 && stack.udp_remote_endpoint(old)?.is_some() {
                         return Err(Error::Invalid);
                     }
-                    let new = stack.udp_bind(local, &DatagramOptions::default())?;
+                    let new = stack.udp_bind(local, &self.datagram_options())?;
                     stack.set_datagram_reports(new, reports_all)?;
                     stack.udp_close(old)?;
                     Ok(new)
@@ -413,6 +439,9 @@ impl Socket {
             caller.copy_in(buffer.address(), part)?;
             rest = behind;
         }
+        if self.is_of_echoes() {
+            self.require_request(&datagram)?;
+        }
         let to = to.map(|to| self.remote_end(&inner, to)).transpose()?;
         let result = with_stack_and_send(|stack, _| {
             let fill = |room: &mut [u8]| copy(&datagram, room);
@@ -433,6 +462,15 @@ impl Socket {
         })
     }
 
+    /// Fails unless a message is an echo request: other messages could be lies.
+    fn require_request(&self, message: &[u8]) -> Result<(), Errno> {
+        let kind = if self.is_six() { 128 } else { 8 };
+        match message {
+            [first, 0, ..] if *first == kind && message.len() >= 8 => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
     /// Tries to receive one datagram into the buffers, in order; bytes that do not fit are lost.
     fn receive_datagram(
         &self,
@@ -446,7 +484,7 @@ impl Socket {
             Poll::Ready(received) => received?,
             Poll::Pending => return Poll::Pending,
         };
-        if let (Some(out), Some(sender)) = (from, received.sender) {
+        if let (Some(out), MessageSender::Network(sender)) = (from, received.sender) {
             out.write(caller, sender)?;
         }
         Poll::Ready(Ok(received.count))
@@ -474,7 +512,12 @@ impl Socket {
                 }
                 done += count;
             }
-            message.sender = Some(self.shown(source));
+            let mut source = source;
+            if self.is_of_echoes() {
+                message.hop_limit = inner.tells_hop_limits.then_some(source.port() as u8);
+                source.set_port(0);
+            }
+            message.sender = MessageSender::Network(self.shown(source));
             message.length = bytes.len();
             done
         };
@@ -622,7 +665,13 @@ impl Socket {
             (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() && self.kind == types::SOCK_DGRAM => {
                 inner.reports_all = number != 0;
             }
-            (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() => {
+            (option::IPPROTO_IP, option::IP_RECVTTL) if self.is_of_echoes() && !self.is_six() => {
+                inner.tells_hop_limits = number != 0;
+            }
+            (option::IPPROTO_IPV6, option::IPV6_RECVHOPLIMIT) if self.is_of_echoes() && self.is_six() => {
+                inner.tells_hop_limits = number != 0;
+            }
+            (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() && !self.is_of_echoes() => {
                 self.set_six_only(&mut inner, number != 0)?;
             }
             _ => return Err(Errno::ENOPROTOOPT),
@@ -651,6 +700,8 @@ impl Socket {
             (option::SOL_SOCKET, option::SO_DOMAIN) => u32::from(self.family),
             (option::SOL_SOCKET, option::SO_PROTOCOL) => match self.kind {
                 types::SOCK_STREAM => option::IPPROTO_TCP,
+                _ if self.is_of_echoes() && self.is_six() => option::IPPROTO_ICMPV6,
+                _ if self.is_of_echoes() => option::IPPROTO_ICMP,
                 _ => option::IPPROTO_UDP,
             },
             (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, SocketState::Listening(_)) as u32,
@@ -747,7 +798,8 @@ impl FileOperations for Socket {
             Some((id, from)) => {
                 let (state, owner) = (SocketState::Connected(id), self.owner.clone());
                 let socket = Socket::new((self.family, types::SOCK_STREAM), state, inner.tcp, owner, None);
-                Poll::Ready(Ok((Box::new(socket), self.shown(from))))
+                let connection = AcceptedConnection::Made(Box::new(socket));
+                Poll::Ready(Ok((connection, MessageSender::Network(self.shown(from)))))
             }
             None => Poll::Pending,
         }
@@ -941,11 +993,12 @@ impl FileOperations for Socket {
         &self,
         caller: &dyn Caller,
         buffers: &[UserBuffer],
-        to: Option<SocketAddr>,
+        to: &Recipient,
         _: &mut Option<SentFiles>,
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
+        let to = to.end();
         if self.kind == types::SOCK_DGRAM {
             return self.send_datagram(caller, buffers, to, sent, waker);
         }

@@ -24,9 +24,10 @@ use spin::Once;
 use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Source, TOP, Target};
 use crate::files::job_control;
+use crate::files::local_socket::names;
 use crate::files::mounts::{self, Place};
 use crate::files::{pipe, segments, tree};
-use crate::network::addressing;
+use crate::network::{addressing, listing};
 use crate::observing::counters;
 use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
 use crate::process::worker::Worker;
@@ -124,6 +125,11 @@ static LINES: &[Line] = &[
     line("pid_max", KERNEL, Contents::Text(|_| whole(format!("{MAXIMUM_PROCESSES}\n")))),
     line("pipe-max-size", FILES, Contents::Text(|_| whole(format!("{}\n", pipe::LARGEST)))),
     line("pnp", NETWORK, Contents::Text(|_| whole(addressing::plug_and_play()))),
+    line("unix", NETWORK, Contents::Text(local_sockets)),
+    line("tcp", NETWORK, Contents::Text(|cursor| Ok(listing::TCP.line(cursor)))),
+    line("tcp6", NETWORK, Contents::Text(|cursor| Ok(listing::TCP6.line(cursor)))),
+    line("udp", NETWORK, Contents::Text(|cursor| Ok(listing::UDP.line(cursor)))),
+    line("udp6", NETWORK, Contents::Text(|cursor| Ok(listing::UDP6.line(cursor)))),
     line("if_inet6", NETWORK, Contents::Text(|_| whole(addressing::addresses_of_six()))),
     line("shm", SEGMENTS, Contents::Text(segment)),
     line("uuid", RANDOM, Contents::Text(|_| whole(new_identity()))),
@@ -310,7 +316,7 @@ fn object_text(file: &OpenFile) -> String {
     let status = file.object().status();
     match status.mode & mode::TYPE {
         mode::PIPE => "pipe:[0]".into(),
-        mode::SOCKET => "socket:[0]".into(),
+        mode::SOCKET => format!("socket:[{}]", status.inode),
         mode::CHARACTER => tree::path_of_device(status.represented_device),
         _ => "anon_inode:[object]".into(),
     }
@@ -392,6 +398,14 @@ fn segment(cursor: u64) -> Made {
         0
     );
     Ok((line.into_bytes(), Some(u64::from(id) + 1)))
+}
+
+fn local_sockets(cursor: u64) -> Made {
+    if cursor == 0 {
+        let heading = b"Num       RefCount Protocol Flags    Type St Inode Path\n";
+        return Ok((heading.to_vec(), Some(1)));
+    }
+    Ok(names::describe(cursor).map_or((Vec::new(), None), |(line, next)| (line, Some(next))))
 }
 
 fn memory_information(_: u64) -> Made {

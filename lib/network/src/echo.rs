@@ -1,0 +1,227 @@
+//! Sockets for echoes (ping): messages of ICMP (RFC 792) and ICMPv6 (RFC 4443, section 4).
+//!
+//! They are datagram sockets with another protocol. A program gives a request from its header on; the socket's
+//! identifier and the checksum are put into it, so that no program can send another message, or take another one's
+//! answers. An answer is given to the program from its header on; the port of its sender is the hop limit with which it
+//! has come. Echoes of this host are answered without a packet.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use alloc::vec::Vec;
+use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
+use smoltcp::phy::TxToken;
+use smoltcp::socket::raw;
+use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, IpVersion, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr};
+
+use crate::Error;
+use crate::configuration::Sent;
+use crate::discovery::ETHERNET_HEADER;
+use crate::host::{Host, Via};
+use crate::reply::parse_ip;
+use crate::slab::DatagramId;
+use crate::table::Key;
+use crate::tcp::zeroed;
+use crate::udp::{Datagrams, DepartingDatagrams, LONGEST, Way};
+
+/// Kinds of messages.
+const REQUEST: u8 = 8;
+const REPLY: u8 = 0;
+const REQUEST_OF_SIX: u8 = 128;
+/// The kind of an answer over IPv6.
+pub(crate) const ECHO_REPLY_OF_SIX: u8 = 129;
+/// Bytes of a message's header.
+const HEADER: usize = 8;
+/// Bytes of the header of an IPv4 packet.
+const HEADER_OF_FOUR: usize = 20;
+/// Place of the hop limit in such a header.
+const HOP_LIMIT_OF_FOUR_AT: usize = 8;
+/// Routers that a message passes at most.
+const HOP_LIMIT: u8 = 64;
+
+/// Makes a message of this kind of the bytes that a program gave.
+fn complete(message: &mut [u8], kind: u8, identifier: u16, from: IpAddr, to: IpAddr) {
+    message[0] = kind;
+    message[1] = 0;
+    message[4..6].copy_from_slice(&identifier.to_be_bytes());
+    match (from, to) {
+        (IpAddr::V6(from), IpAddr::V6(to)) => Icmpv6Packet::new_unchecked(message).fill_checksum(&from, &to),
+        _ => Icmpv4Packet::new_unchecked(message).fill_checksum(),
+    }
+}
+
+fn socket_in<'a>(sockets: &'a SocketSet<'static>) -> &'a raw::Socket<'static> {
+    sockets.get(SocketHandle::default())
+}
+
+/// Returns whether there is room for another echo.
+pub(crate) fn can_send_echoes(sockets: &SocketSet<'static>) -> bool {
+    socket_in(sockets).can_send()
+}
+
+/// Returns whether echoes wait to leave.
+pub(crate) fn have_echoes(sockets: &SocketSet<'static>) -> bool {
+    socket_in(sockets).send_queue() > 0
+}
+
+impl Datagrams {
+    /// Returns the smoltcp socket for echoes over IPv4, made if there is none yet; `None` while some over IPv6 wait.
+    fn departing_echoes(&mut self) -> Result<Option<&mut raw::Socket<'static>>, Error> {
+        if matches!(&self.departing, DepartingDatagrams::Six { datagrams, .. } if !datagrams.is_empty()) {
+            return Ok(None);
+        }
+        if !matches!(self.departing, DepartingDatagrams::Echoes(_)) {
+            self.departing = DepartingDatagrams::None;
+            let records = zeroed(raw::PacketMetadata::EMPTY, self.options.datagrams)?;
+            let socket = raw::Socket::new(
+                Some(IpVersion::Ipv4),
+                Some(IpProtocol::Icmp),
+                raw::PacketBuffer::new(Vec::new(), Vec::new()),
+                raw::PacketBuffer::new(records, zeroed(0, self.options.send_buffer)?),
+            );
+            let mut storage = Vec::new();
+            storage.try_reserve_exact(1)?;
+            storage.push(SocketStorage::EMPTY);
+            let mut sockets = SocketSet::new(storage);
+            sockets.add(socket);
+            self.departing = DepartingDatagrams::Echoes(sockets);
+        }
+        match &mut self.departing {
+            DepartingDatagrams::Echoes(sockets) => Ok(Some(sockets.get_mut(SocketHandle::default()))),
+            _ => Err(Error::OutOfMemory),
+        }
+    }
+}
+
+impl Host {
+    /// Returns the socket that receives an answer.
+    pub(crate) fn find_echoes(&self, key: Key) -> Option<u32> {
+        let here = key.without_remote();
+        self.echo_table
+            .find(here)
+            .or_else(|| self.echo_table.find(here.anywhere()))
+            .or_else(|| self.echo_table.find(key))
+            .or_else(|| self.echo_table.find(key.anywhere()))
+    }
+
+    /// Handles an answer over IPv4.
+    #[cold]
+    pub(crate) fn echo_input(&mut self, key: Key, frame: &[u8]) {
+        let Some(packet) = frame.get(ETHERNET_HEADER..) else { return };
+        let Some((_, _, message)) = parse_ip(packet, &self.checksums) else { return };
+        let Some(&hop_limit) = packet.get(HOP_LIMIT_OF_FOUR_AT) else { return };
+        let is_right = message.len() >= HEADER && Icmpv4Packet::new_unchecked(message).verify_checksum();
+        if is_right && self.is_own(key.local().ip()) {
+            self.echo_reply(key.local().ip(), key.remote().ip(), hop_limit, message);
+        }
+    }
+
+    /// Gives an answer to the socket with its identifier.
+    pub(crate) fn echo_reply(&mut self, own: IpAddr, from: IpAddr, hop_limit: u8, message: &[u8]) {
+        let Some([0, high, low]) = message.get(1..2).and_then(|code| {
+            let identifier = message.get(4..6)?;
+            Some([code[0], identifier[0], identifier[1]])
+        }) else {
+            return;
+        };
+        let key = Key::new(SocketAddr::new(own, u16::from_be_bytes([high, low])), SocketAddr::new(from, 0));
+        let from = SocketAddr::new(from, hop_limit.into());
+        let Some(socket) = self.find_echoes(key).and_then(|index| self.datagrams.get_mut(index)) else { return };
+        if !socket.deliver(from, message.len(), |room| room.copy_from_slice(message)) {
+            self.counters.datagrams_dropped += 1;
+        }
+    }
+
+    /// Sends a request on its way.
+    #[cold]
+    pub(crate) fn echo_send(
+        &mut self,
+        id: DatagramId,
+        way: Way,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Sent, Error> {
+        if length < HEADER {
+            return Err(Error::Invalid);
+        }
+        let (from, to) = (way.from.ip(), way.to.ip());
+        let identifier = way.from.port();
+        match way.via {
+            Via::Local => {
+                if length > LONGEST {
+                    return Err(Error::TooLong);
+                }
+                // This host answers itself.
+                let kind = if to.is_ipv4() { REPLY } else { ECHO_REPLY_OF_SIX };
+                let index = self.find_echoes(Key::new(way.from, way.to));
+                if let Some(socket) = index.and_then(|index| self.datagrams.get_mut(index)) {
+                    let sender = SocketAddr::new(to, HOP_LIMIT.into());
+                    let taken = socket.deliver(sender, length, |room| {
+                        fill(room);
+                        complete(room, kind, identifier, to, from);
+                    });
+                    self.counters.datagrams_dropped += u64::from(!taken);
+                }
+                Ok(Sent::Bytes(length))
+            }
+            Via::Ethernet => self.echo_send_out(id, way, length, fill),
+            Via::Six | Via::NarrowSix => self.udp_send_six(id, length, way, |room| {
+                fill(room);
+                complete(room, REQUEST_OF_SIX, identifier, from, to);
+            }),
+        }
+    }
+
+    /// Puts a request over IPv4 into the socket's send buffer.
+    fn echo_send_out(
+        &mut self,
+        id: DatagramId,
+        Way { from, to, via: _ }: Way,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Sent, Error> {
+        // Fragments are not sent.
+        if length + HEADER_OF_FOUR > self.ethernet_mtu {
+            return Err(Error::TooLong);
+        }
+        let (IpAddr::V4(own), IpAddr::V4(remote)) = (from.ip(), to.ip()) else { return Err(Error::Invalid) };
+        let (this_host, checksums) = (self.own, self.checksums.clone());
+        let socket = self.datagram(id)?;
+        socket.forget_departing_unless_from(this_host);
+        socket.departs_from = this_host;
+        if length + HEADER_OF_FOUR > socket.options.send_buffer {
+            return Err(Error::TooLong);
+        }
+        let Some(departing) = socket.departing_echoes()? else { return Ok(Sent::Full) };
+        let Ok(room) = departing.send(length + HEADER_OF_FOUR) else { return Ok(Sent::Full) };
+        let (header, message) = room.split_at_mut(HEADER_OF_FOUR);
+        let packet = Ipv4Repr {
+            src_addr: own,
+            dst_addr: remote,
+            next_header: IpProtocol::Icmp,
+            payload_len: length,
+            hop_limit: HOP_LIMIT,
+        };
+        packet.emit(&mut Ipv4Packet::new_unchecked(header), &checksums);
+        fill(message);
+        complete(message, REQUEST, from.port(), from.ip(), to.ip());
+        self.datagram_work.push(id.index);
+        Ok(Sent::Bytes(length))
+    }
+}
+
+/// Sends a message over IPv6, which is complete.
+pub(crate) fn send_echo_over_six<T: TxToken>(from: Ipv6Addr, to: Ipv6Addr, message: &[u8], token: T) {
+    let hop_limit = if to.is_multicast() { 1 } else { HOP_LIMIT };
+    let ip = Ipv6Repr {
+        src_addr: from,
+        dst_addr: to,
+        next_header: IpProtocol::Icmpv6,
+        payload_len: message.len(),
+        hop_limit,
+    };
+    token.consume(ip.buffer_len() + message.len(), |bytes| {
+        let (header, rest) = bytes.split_at_mut(ip.buffer_len());
+        ip.emit(&mut Ipv6Packet::new_unchecked(header));
+        rest.copy_from_slice(message);
+    });
+}
