@@ -48,7 +48,9 @@ pub async fn illegal_calls() -> Outcome {
     ] {
         check_eq!((flags, call(SystemCall::Clone, [flags as usize, 0, 0, 0, 0, 0])), (flags, Err(error)));
     }
-    let word = AtomicU32::new(5);
+    // The number of no thread, by which it could own the word as a lock.
+    let value = 0x3abc_0005;
+    let word = AtomicU32::new(value);
     let here = address(&word);
     let bad_time = TimeSpec { seconds: 0, nanoseconds: 1_000_000_000 };
     let negative = TimeSpec { seconds: -1, nanoseconds: 0 };
@@ -56,20 +58,20 @@ pub async fn illegal_calls() -> Outcome {
     let real_time = futex::CLOCK_REALTIME;
     for (at, operation, rest, error) in [
         (here, futex::WAIT, [6, 0, 0, 0], EAGAIN),
-        (here + 1, futex::WAIT, [5, 0, 0, 0], EINVAL),
+        (here + 1, futex::WAIT, [value as usize, 0, 0, 0], EINVAL),
         (here + 2, futex::WAKE, [1, 0, 0, 0], EINVAL),
         (0, futex::WAIT, [0, 0, 0, 0], EFAULT),
         (UNMAPPED, futex::WAIT, [0, 0, 0, 0], EFAULT),
         (KERNEL, futex::WAIT, [0, 0, 0, 0], EFAULT),
         (KERNEL, futex::WAKE, [1, 0, 0, 0], EFAULT),
         (usize::MAX - 3, futex::WAKE, [1, 0, 0, 0], EFAULT),
-        (here, futex::WAIT, [5, bad_time, 0, 0], EINVAL),
-        (here, futex::WAIT, [5, negative, 0, 0], EINVAL),
-        (here, futex::WAIT, [5, KERNEL, 0, 0], EFAULT),
-        (here, futex::WAIT_BITSET, [5, 0, 0, 0], EINVAL),
+        (here, futex::WAIT, [value as usize, bad_time, 0, 0], EINVAL),
+        (here, futex::WAIT, [value as usize, negative, 0, 0], EINVAL),
+        (here, futex::WAIT, [value as usize, KERNEL, 0, 0], EFAULT),
+        (here, futex::WAIT_BITSET, [value as usize, 0, 0, 0], EINVAL),
         (here, futex::WAKE_BITSET, [1, 0, 0, 0], EINVAL),
-        (here, futex::WAIT | real_time, [5, 0, 0, 0], ENOSYS),
-        (here, futex::WAKE | real_time, [5, 0, 0, 0], ENOSYS),
+        (here, futex::WAIT | real_time, [value as usize, 0, 0, 0], ENOSYS),
+        (here, futex::WAKE | real_time, [value as usize, 0, 0, 0], ENOSYS),
         (here, futex::REQUEUE, [1, 1, here + 1, 0], EINVAL),
         (here, futex::REQUEUE, [1, 1, KERNEL, 0], EFAULT),
         (here, futex::REQUEUE, [usize::MAX, 1, here, 0], EINVAL),

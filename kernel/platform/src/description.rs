@@ -5,7 +5,7 @@
 //! rejected with one sentence ([`Damaged`]). A damaged device that the kernel can do without is left out, with a
 //! [`Remark`]. Both name the node and the property.
 //!
-//! An address is one of its [`Bus`]: the `ranges` of all buses above it make it a physical one.
+//! An address is one of its bus: the `ranges` of all buses above it make it a physical one.
 
 use core::fmt::{self, Write as _};
 
