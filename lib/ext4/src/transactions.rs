@@ -95,11 +95,12 @@ impl Transactions {
         (self.written, self.through) = (start..start + bytes.len(), 0);
     }
 
-    /// Notes that nothing is written that is known to be bytes of a file. Returns how many of the blocks with such
-    /// bytes went to their places; the library keeps the others.
-    pub(crate) fn not_of_files(&mut self) -> usize {
-        self.written = 0..0;
-        core::mem::take(&mut self.through)
+    /// Notes that nothing is written that is known to be bytes of a file. Returns whether all those bytes went to their
+    /// places, where the device's flush is enough for them to last: the library may keep some, and the log may have
+    /// older blocks of these places.
+    pub(crate) fn not_of_files(&mut self) -> bool {
+        let length = core::mem::take(&mut self.written).len();
+        core::mem::take(&mut self.through) * BLOCK == length && self.revoked.is_empty()
     }
 
     /// Notes that a block has bytes of a file, until the next commit.

@@ -699,17 +699,17 @@ impl<D: Device> Volume<D> {
         let end = offset + bytes.len() as u64;
         let has_whole_blocks = offset.is_multiple_of(BLOCK as u64) && end.is_multiple_of(BLOCK as u64);
         let is_inside = end <= self.attributes(inode)?.size;
-        let through = self.put(inode, offset, bytes)?;
         // The library writes several blocks that lie together at once, and keeps a single one.
-        if has_whole_blocks && is_inside && through == bytes.len() / BLOCK && self.transactions.is_some() {
+        let is_through = self.put(inode, offset, bytes)?;
+        if has_whole_blocks && is_inside && is_through {
             // They are on the device, and nothing of the volume has changed but times.
             (self.has_changed, self.has_overwritten) = (before, true);
         }
         Ok(())
     }
 
-    /// Writes to a place in a regular file. Returns the number of blocks that went to the device at once.
-    fn put(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<usize, Error> {
+    /// Writes to a place in a regular file. Returns whether the device's flush is enough for the bytes to last.
+    fn put(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
         let size = self.attributes(inode)?.size;
         let target = number(inode)?;
         if offset > size {
@@ -721,14 +721,14 @@ impl<D: Device> Volume<D> {
         let is_journaled = self.journaled.contains(&inode);
         if is_journaled {
             self.change(|library| library.write_inode(target, offset, bytes))?;
-            return Ok(0);
+            return Ok(false);
         }
         self.with_transactions(|transactions| transactions.of_files(bytes));
         let written = self.change(|library| library.write_inode(target, offset, bytes));
-        let through = self.with_transactions(Transactions::not_of_files).unwrap_or_default();
+        let is_through = self.with_transactions(Transactions::not_of_files).unwrap_or(false);
         written?;
         self.keep_edges(target, offset, offset + bytes.len() as u64)?;
-        Ok(through)
+        Ok(is_through)
     }
 
     /// Notes the blocks of a file that were written in part, which the library keeps for a while.

@@ -460,6 +460,28 @@ fn overwritten_blocks_last_once_they_are_synchronised() {
     }
 }
 
+/// Bytes that went through the journal are overwritten at their places, and synchronised without times: no replay
+/// brings the old ones back.
+#[test]
+fn a_replay_leaves_overwritten_bytes_that_were_in_the_journal() {
+    let Some(image) = Image::make(8, &[]) else { return };
+    let mut volume = mount(&image);
+    let root = volume.root();
+    let (other, file) = (volume.create(root, b"b", FILE).unwrap(), volume.create(root, b"a", FILE).unwrap());
+    volume.write(other.inode, 0, &[7; 60_000]).unwrap();
+    volume.synchronise().unwrap();
+    // From now on bytes that may get blocks of the other file go through the journal.
+    volume.truncate(other.inode, 0).unwrap();
+    volume.write(file.inode, 0, &[1; 8192]).unwrap();
+    volume.synchronise().unwrap();
+    for round in 2..5 {
+        volume.overwrite(file.inode, 0, &[round; 8192]).unwrap();
+        volume.synchronise_data().unwrap();
+        assert!(lasting_bytes(&image, 8192).iter().all(|byte| *byte == round), "round {round}");
+    }
+    end(volume, &image);
+}
+
 /// The places of a file's bytes are told as long as they are on the device alone.
 #[test]
 fn the_places_of_bytes_are_those_of_the_device() {
