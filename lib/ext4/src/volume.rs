@@ -841,12 +841,15 @@ impl<D: Device> Volume<D> {
     pub fn truncate(&mut self, inode: u32, length: u64) -> Result<(), Error> {
         let (mut file, target) = (self.attributes(inode)?, number(inode)?);
         self.note_written(inode);
-        if length < file.size && file.sectors > 0 {
-            self.frees();
-        }
+        let frees = length < file.size && file.sectors > 0;
         while let Some(shorter) = self.step_of(&file, length)? {
+            // Each time: a step may end with a commit, before which alone its blocks were freed.
+            self.frees();
             self.change(|library| library.truncate_inode(target, shorter))?;
             file.size = shorter;
+        }
+        if frees {
+            self.frees();
         }
         self.change(|library| library.truncate_inode(target, length))
     }

@@ -295,6 +295,54 @@ fn a_file_that_a_power_cut_brings_back_has_its_own_bytes() {
     }
 }
 
+/// Blocks that a file loses in the second step of a truncation are waited for, also if the first one was committed.
+#[test]
+fn a_truncation_in_steps_frees_in_each_of_them() {
+    const STEP: u64 = 16 << 20;
+    const LENGTH: usize = 60_000;
+    // Numbers of blocks that wait for their commit before: with some of them the first step has enough.
+    for waiting in 188..191 {
+        let Some(image) = Image::make(8, &[]) else { return };
+        let mut volume = mount(&image);
+        let root = volume.root();
+        // Their inodes lie in blocks of their own.
+        let [file, filler] = [b"a", b"f"].map(|name| {
+            for number in 0..20 {
+                volume.create(root, &[name[0], b'0' + number], FILE).unwrap();
+            }
+            volume.create(root, name, FILE).unwrap().inode
+        });
+        volume.write(file, 0, &[1; LENGTH]).unwrap();
+        volume.write(file, STEP + LENGTH as u64, &[1; LENGTH]).unwrap();
+        volume.write(filler, 0, &[3; 4096]).unwrap();
+        volume.synchronise().unwrap();
+        volume.truncate(filler, 0).unwrap();
+        // They may get a freed block, and go through the journal.
+        let first = 2 + waiting % 2;
+        for block in (first..waiting - 3).step_by(2) {
+            volume.write(filler, block << 12, &[3; 2 << 12]).unwrap();
+        }
+        volume.write(filler, 0, &vec![3; (first as usize) << 12]).unwrap();
+        volume.truncate(file, 0).unwrap();
+        let other = volume.create(root, b"b", FILE).unwrap().inode;
+        for number in 0.. {
+            if volume.write(other, number * LENGTH as u64, &[2; LENGTH]) == Err(Error::NoSpace) {
+                assert!(number > 20);
+                break;
+            }
+            if number % 5 > 0 {
+                continue;
+            }
+            let mut after = mount(&image.copy());
+            let found = after.look_up(root, b"a").unwrap().unwrap();
+            let mut bytes = vec![0; LENGTH];
+            let length = after.read(found.inode, 0, &mut bytes).unwrap();
+            assert!(bytes[..length].iter().all(|byte| *byte == 1), "{waiting} blocks wait: bytes of another file");
+        }
+        end(volume, &image);
+    }
+}
+
 /// Bytes in the last block behind a file's end, as a power cut can leave them, never become a part of the file.
 #[test]
 fn a_write_behind_the_end_shows_nothing_of_the_last_block() {
