@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn mappings_are_common_and_counted() {
         run(|program| {
-            let used = |program: &Program| program.process().account.used(Resource::Memory);
+            let used = |program: &Program| program.process().account.used(Resource::Files);
             let before = used(program);
             let id = get(program, 0, 3 * PAGE, CREATE).unwrap();
             let first = attach(program, id, 0, 0).unwrap();
@@ -232,7 +232,38 @@ mod tests {
             assert_eq!(status(program, id), Err(Errno::EINVAL), "it has ended");
             program.call(SystemCall::Unmap, [first + PAGE, PAGE]).unwrap();
             program.sleep_ns(1_000_000);
-            assert!(used(program) <= before + 4 * PAGE, "{} {before}", used(program));
+            assert_eq!(used(program), before);
+        });
+    }
+
+    /// A segment that is left behind counts among what stays, and not among what goes with its maker.
+    #[test]
+    fn what_a_process_leaves_is_charged_as_files_are() {
+        run(|program| {
+            let of = |program: &Program, resource| program.process().account.used(resource);
+            let (files, memory) = (of(program, Resource::Files), of(program, Resource::Memory));
+            let child = program.fork(move |program| {
+                let id = get(program, 0x777, 64 * PAGE, CREATE).unwrap();
+                let at = attach(program, id, 0, 0).unwrap();
+                for page in 0..64 {
+                    program.write(at + page * PAGE, b"left");
+                }
+                assert!(of(program, Resource::Files) >= 64 * PAGE, "{}", of(program, Resource::Files));
+                let set = [0x777, 4000, CREATE];
+                let before = of(program, Resource::Files);
+                assert!(program.call(SystemCall::SemaphoreGet, set).is_ok());
+                assert!(of(program, Resource::Files) > before + 4000);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            program.sleep_ns(1_000_000);
+            assert!(of(program, Resource::Memory) < memory + 64 * PAGE);
+            let id = get(program, 0x777, 0, 0).unwrap();
+            assert_eq!(control(program, id, number::REMOVE), Ok(0));
+            let set = program.call(SystemCall::SemaphoreGet, [0x777, 0, 0]).unwrap();
+            assert_eq!(program.call(SystemCall::SemaphoreControl, [set, 0, number::REMOVE as usize, 0]), Ok(0));
+            program.sleep_ns(1_000_000);
+            assert_eq!(of(program, Resource::Files), files);
         });
     }
 

@@ -9,6 +9,9 @@
 //! table keeps no use of it then, and its end takes it out of the table. So the last use must not be dropped while the
 //! table is locked.
 //!
+//! It is charged with its pages as a file is (`Resource::Files`): it outlives its maker, and nobody who ends a process
+//! that has reached its limit would free it.
+//!
 //! Segments are like files without paths: every process may use each, whatever the bits of its mode say.
 
 use alloc::sync::{Arc, Weak};
@@ -101,8 +104,8 @@ pub(crate) fn get(account: &Arc<Account>, maker: u32, key: i32, size: usize, fla
     if !(1..=MOST_PAGES).contains(&pages) {
         return Err(Errno::EINVAL);
     }
-    let charge = account.charge(Resource::Memory, BYTES)?;
-    let object = shared_memory::anonymous(account, maker, pages)?;
+    let charge = account.charge(Resource::Files, BYTES)?;
+    let object = shared_memory::lasting(account, maker, pages)?;
     let state = SegmentState {
         key,
         mode: flags & 0o777,

@@ -1,7 +1,8 @@
 //! Sets of semaphores with numbers and keys (System V's, semop(2)).
 //!
 //! A call changes several semaphores of a set at once, or none and waits. All waiters of a set are woken by each change
-//! of it, and look again: a call can wait for any combination, and sets are small.
+//! of it, and look again: a call can wait for any combination, and sets are small. A set outlives its maker, and is
+//! charged as a file is (`Resource::Files`).
 //!
 //! # Undoing
 //!
@@ -88,7 +89,7 @@ pub(crate) fn get(account: &Arc<Account>, key: i32, count: i32, flags: u32) -> R
     if count == 0 || flags & !(shared::CREATE | shared::EXCLUSIVE | 0o777) != 0 {
         return Err(Errno::EINVAL);
     }
-    let charge = account.charge(Resource::Memory, BYTES + count * size_of::<Semaphore>())?;
+    let charge = account.charge(Resource::Files, BYTES + count * size_of::<Semaphore>())?;
     let mut semaphores = Vec::new();
     semaphores.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
     semaphores.resize(count, Semaphore::default());

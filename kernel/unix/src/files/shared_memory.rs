@@ -1,7 +1,8 @@
 //! Memory that processes have in common: anonymous, or the contents of a file (`mmap` with `MAP_SHARED`).
 //!
 //! Both are a [`MemoryObject`], which is charged to the process that has made it, a page at a time, and freed in steps
-//! when its last mapping has gone, at the expense of that process too. The pages of a file that are mapped are moved
+//! when its last mapping has gone, at the expense of that process too. A segment's is charged as a file is, since it
+//! stays when its maker ends. The pages of a file that are mapped are moved
 //! to the file's object ([`FilePages`]), where reading and writing the file find them.
 
 use alloc::boxed::Box;
@@ -70,8 +71,8 @@ impl Remain for FreedObject {
     }
 }
 
-fn object(account: &Arc<Account>, owner: u32, absent: Absent) -> Result<MemoryObject, Errno> {
-    let charge = Mutex::new(account.charge(Resource::Memory, BYTES)?);
+fn object(account: &Arc<Account>, owner: u32, resource: Resource, absent: Absent) -> Result<MemoryObject, Errno> {
+    let charge = Mutex::new(account.charge(resource, BYTES)?);
     let payer = Box::new(ObjectPayer { charge, owner });
     Ok(MemoryObject::new(absent, payer, Arc::new(Futexes::default())))
 }
@@ -79,12 +80,17 @@ fn object(account: &Arc<Account>, owner: u32, absent: Absent) -> Result<MemoryOb
 /// Makes anonymous memory of so many pages, for a process with this account and number. A process that gets it by a
 /// copy cannot make it larger, at the expense of the one that has made it.
 pub(crate) fn anonymous(account: &Arc<Account>, owner: u32, pages: usize) -> Result<Arc<MemoryObject>, Errno> {
-    Ok(Arc::new(object(account, owner, Absent::Zeros(pages))?))
+    Ok(Arc::new(object(account, owner, Resource::Memory, Absent::Zeros(pages))?))
+}
+
+/// Makes anonymous memory of so many pages that stays when its maker, with this account and number, has ended.
+pub(super) fn lasting(account: &Arc<Account>, owner: u32, pages: usize) -> Result<Arc<MemoryObject>, Errno> {
+    Ok(Arc::new(object(account, owner, Resource::Files, Absent::Zeros(pages))?))
 }
 
 /// Makes memory without pages, for bytes that any process may need: the first one, with this number, pays.
 pub(crate) fn of_the_first(owner: u32) -> Result<Arc<MemoryObject>, Errno> {
-    Ok(Arc::new(object(Account::first(), owner, Absent::BeyondTheEnd)?))
+    Ok(Arc::new(object(Account::first(), owner, Resource::Memory, Absent::BeyondTheEnd)?))
 }
 
 /// The pages of a file that programs map.
@@ -132,7 +138,7 @@ impl Drop for FileMapping {
 impl FilePages {
     /// Makes the memory for pages of a file, for a process with this account and number.
     pub(super) fn make(account: &Arc<Account>, owner: u32) -> Result<Arc<dyn CommonPages>, Errno> {
-        let object = Arc::new(object(account, owner, Absent::BeyondTheEnd)?);
+        let object = Arc::new(object(account, owner, Resource::Memory, Absent::BeyondTheEnd)?);
         Ok(Arc::new(FilePages { object, writers: AtomicUsize::new(0) }))
     }
 

@@ -37,7 +37,7 @@
 //!
 //! *Files* in memory are charged by the page, to the process whose write makes the page, also when that has ended.
 //! Names and inodes are charged likewise to the process that makes them, until they are gone. All together have the
-//! file system's own limit too.
+//! file system's own limit too. Segments of shared memory and sets of semaphores, which stay too, count as files here.
 //!
 //! If the machine has nothing left, although every process is within its limits, the [OOM
 //! killer](crate::process::oom_killer::end_largest) is called, in a coroutine of its own, because the refused caller
@@ -64,7 +64,7 @@ use spin::{Mutex, Once};
 pub(crate) enum Resource {
     /// Bytes of kernel objects: they go with the process.
     Memory,
-    /// Bytes of files in memory: they stay when the process ends.
+    /// Bytes of what stays when the process ends: files in memory, segments of shared memory, sets of semaphores.
     Files,
     /// Asynchronous calls in flight.
     Calls,
