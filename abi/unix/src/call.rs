@@ -518,24 +518,28 @@ system_calls! {
     /// Finds the set of semaphores with a key, or makes one of so many, with the flags of `shmget`; returns its number.
     SemaphoreGet = 190 semget(key: Number, count: Number, flags: Number) Never;
     /// Reads or sets semaphores (`GETVAL`, `SETVAL`, `GETALL`, `SETALL`), tells the last process (`GETPID`) and the
-    /// numbers of waits (`GETNCNT`, `GETZCNT`), tells about the set (`IPC_STAT`), changes its owner and mode
-    /// (`IPC_SET`), which have no effect, or removes it (`IPC_RMID`).
+    /// numbers of waits (`GETNCNT`, `GETZCNT`), tells about the set (`IPC_STAT`), changes its mode
+    /// (`IPC_SET`), or removes it (`IPC_RMID`). `EACCES` for another user whom the mode does not grant reading; `EPERM`
+    /// for one that changes or removes it without `CAP_SYS_ADMIN`.
     SemaphoreControl = 191 semctl(set: Number, index: Number, command: Number, argument: Number) Never;
     /// Changes semaphores as `semop`, and waits for a limited time: `EAGAIN` then.
     SemaphoreOperateUntil = 192 semtimedop(set: Number, operations: Input, count: Length, timeout: Input) Possible;
     /// Changes up to 256 semaphores of a set at once, each a `struct sembuf`, and waits until all changes can be made:
     /// a value does not become negative, and a change by 0 needs the value 0. Flags `IPC_NOWAIT` (`EAGAIN`) and
-    /// `SEM_UNDO`: the end of the process takes the change back. `EIDRM` if the set is removed.
+    /// `SEM_UNDO`: the end of the process takes the change back. `EIDRM` if the set is removed; `EACCES` for another
+    /// user unless the mode grants it.
     SemaphoreOperate = 193 semop(set: Number, operations: Input, count: Length) Possible;
     /// Finds the segment of shared memory with a key, or makes one (`IPC_CREAT`, `IPC_EXCL`, `IPC_PRIVATE`) of whole
-    /// pages of zeros, which the caller pays for as they are used; returns its number. `ENOENT`, `EEXIST`; `EINVAL` for
-    /// a size that it does not have, and for huge pages.
+    /// pages of zeros, which the caller pays for as they are used; returns its number. `ENOENT`, `EEXIST`; `EACCES`
+    /// for another user if the mode does not grant what the flags ask for; `EINVAL` for a size that it does not have,
+    /// and for huge pages.
     SegmentGet = 194 shmget(key: Number, size: Length, flags: Number) Never;
-    /// Tells about a segment (`IPC_STAT`), changes its owner and mode (`IPC_SET`), which have no effect, or removes it
-    /// when its last mapping goes (`IPC_RMID`); `SHM_LOCK` and `SHM_UNLOCK` have no effect.
+    /// Tells about a segment (`IPC_STAT`), changes its mode (`IPC_SET`), or removes it when its last mapping goes
+    /// (`IPC_RMID`); `SHM_LOCK` and `SHM_UNLOCK` have no effect. `EACCES` for another user whom the mode does not grant
+    /// reading; `EPERM` for one that changes or removes it without `CAP_SYS_ADMIN`.
     SegmentControl = 195 shmctl(segment: Number, command: Number, status: Output) Never;
     /// Maps a segment, anywhere or at an address, with the flags `SHM_RDONLY`, `SHM_RND`, `SHM_REMAP` and, with
-    /// `SHM_RDONLY`, `SHM_EXEC`; returns the address.
+    /// `SHM_RDONLY`, `SHM_EXEC`; returns the address. `EACCES` for another user unless the mode grants it.
     SegmentAttach = 196 shmat(segment: Number, address: Number, flags: Number) Never;
     /// Unmaps the segment that is mapped at an address.
     SegmentDetach = 197 shmdt(address: Number) Never;

@@ -10,7 +10,8 @@ use memory::sv39::Protection;
 use crate::calls::call::{Call, Decoding, kept_steps};
 use crate::calls::mapping::{Change, RangeParts, map_in_place_of, place, require_addresses};
 use crate::files::segments::{self, SharedSegment};
-use crate::process::Process;
+use crate::process::capabilities::Maker;
+use crate::process::{Process, authority};
 use crate::scheduling::steps;
 
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
@@ -19,7 +20,8 @@ const PAGE: usize = abi_queue::pages::PAGE_SIZE;
 #[inline(never)]
 pub(super) fn get(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
-    let id = segments::get(&process.account, process.id, call.signed(0), call.length(1), call.unsigned(2))?;
+    let maker = authority::maker(process)?;
+    let id = segments::get(&process.account, maker, call.signed(0), call.length(1), call.unsigned(2))?;
     Ok((id as usize).into())
 }
 
@@ -29,9 +31,16 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
     let (process, address) = (call.process(), call.address(2));
     let segment = segments::find(call.signed(0))?;
     match call.unsigned(1) {
-        number::REMOVE => segment.remove(),
-        number::STATUS => process.copy_out(address, &segment.status().to_bytes())?,
+        number::REMOVE => {
+            segment.maker().permit_control(&process.authority)?;
+            segment.remove();
+        }
+        number::STATUS => {
+            segment.permit_use(&process.authority, Maker::READ)?;
+            process.copy_out(address, &segment.status().to_bytes())?;
+        }
         number::SET => {
+            segment.maker().permit_control(&process.authority)?;
             let mut bytes = [0; SegmentStatus::SIZE];
             process.copy_in(address, &mut bytes)?;
             segment.set(&SegmentStatus::from_bytes(&bytes));
@@ -56,12 +65,13 @@ pub(super) fn attach(call: Call<'_>) -> Decoding {
     if !address.is_multiple_of(PAGE) || flags & number::REMAP != 0 && address == 0 {
         return Err(Errno::EINVAL);
     }
-    let (protection, sharing) = match (flags & number::READ_ONLY != 0, flags & number::EXECUTE != 0) {
-        (true, false) => (Protection::Read, Sharing::ReadOnly),
-        (true, true) => (Protection::ReadExecute, Sharing::ReadOnly),
-        (false, false) => (Protection::ReadWrite, Sharing::ReadWrite),
+    let (protection, sharing, rights) = match (flags & number::READ_ONLY != 0, flags & number::EXECUTE != 0) {
+        (true, false) => (Protection::Read, Sharing::ReadOnly, Maker::READ),
+        (true, true) => (Protection::ReadExecute, Sharing::ReadOnly, Maker::READ | Maker::EXECUTE),
+        (false, false) => (Protection::ReadWrite, Sharing::ReadWrite, Maker::READ | Maker::WRITE),
         (false, true) => return Err(Errno::EACCES),
     };
+    segment.permit_use(&process.authority, rights)?;
     let length = segment.length();
     let placement = match (address, flags & number::REMAP != 0) {
         (0, _) => Placement::Anywhere,
@@ -264,6 +274,77 @@ mod tests {
             assert_eq!(program.call(SystemCall::SemaphoreControl, [set, 0, number::REMOVE as usize, 0]), Ok(0));
             program.sleep_ns(1_000_000);
             assert_eq!(of(program, Resource::Files), files);
+        });
+    }
+
+    /// Another user has what the mode grants to all; a copy of the maker is the same user, and one above it owns all
+    /// that it has left.
+    #[test]
+    fn others_use_a_segment_as_its_mode_says_and_do_not_remove_it() {
+        run(|program| {
+            const KEY: usize = 0x778;
+            let id = get(program, KEY as i32, PAGE, CREATE).unwrap();
+            let set = program.call(SystemCall::SemaphoreGet, [KEY, 1, CREATE]).unwrap();
+            let semaphore = move |program: &mut Program, command: u32, argument: usize| {
+                program.call(SystemCall::SemaphoreControl, [set, 0, command as usize, argument])
+            };
+            let operate = move |program: &mut Program, change: i16| {
+                let operation = program.store(&[0i16, change, 0].map(i16::to_le_bytes).concat());
+                program.call(SystemCall::SemaphoreOperate, [set, operation, 1])
+            };
+            use abi_unix::types::semaphore::{GET_ALL, GET_VALUE, SET_ALL, SET_VALUE};
+            let stranger = program.spawn(move |program| {
+                for flags in [0, number::READ_ONLY] {
+                    assert_eq!(attach(program, id, 0, flags), Err(Errno::EACCES));
+                }
+                assert_eq!(get(program, KEY as i32, 1, 0o600), Err(Errno::EACCES));
+                assert_eq!(get(program, KEY as i32, 1, 0), Ok(id), "its number is no secret");
+                assert_eq!(status(program, id).map(drop), Err(Errno::EACCES));
+                let place = program.place(SegmentStatus::SIZE);
+                for command in [number::REMOVE, number::SET] {
+                    let set = [id, command as usize, place];
+                    assert_eq!(program.call(SystemCall::SegmentControl, set), Err(Errno::EPERM));
+                    assert_eq!(semaphore(program, command, place), Err(Errno::EPERM));
+                }
+                for command in [SET_VALUE, SET_ALL] {
+                    assert_eq!(semaphore(program, command, place), Err(Errno::EPERM));
+                }
+                for command in [number::STATUS, GET_VALUE, GET_ALL] {
+                    assert_eq!(semaphore(program, command, place), Err(Errno::EACCES));
+                }
+                for change in [1, 0] {
+                    assert_eq!(operate(program, change), Err(Errno::EACCES));
+                }
+                assert_eq!(program.call(SystemCall::SemaphoreGet, [KEY, 1, 0o600]), Err(Errno::EACCES));
+                // Its own is its parent's, too.
+                assert!(get(program, KEY as i32 + 1, 1, CREATE).is_ok());
+            });
+            let stranger = stranger.unwrap();
+            assert_eq!(program.wait_for(stranger), Ok((stranger, 0)));
+            // The mode grants some of it to all.
+            let found = SegmentStatus { mode: 0o604, ..status(program, id).unwrap() };
+            let place = program.store(&found.to_bytes());
+            assert_eq!(program.call(SystemCall::SegmentControl, [id, number::SET as usize, place]), Ok(0));
+            let reader = program.spawn(move |program| {
+                assert!(attach(program, id, 0, number::READ_ONLY).is_ok() && status(program, id).is_ok());
+                assert_eq!(attach(program, id, 0, 0), Err(Errno::EACCES));
+                assert_eq!(control(program, id, number::REMOVE), Err(Errno::EPERM));
+            });
+            let reader = reader.unwrap();
+            assert_eq!(program.wait_for(reader), Ok((reader, 0)));
+            let copy = program.fork(move |program| {
+                assert!(attach(program, id, 0, 0).is_ok());
+                assert_eq!((operate(program, 1), semaphore(program, SET_VALUE, 3)), (Ok(0), Ok(0)));
+                assert_eq!(
+                    (control(program, id, number::REMOVE), semaphore(program, number::REMOVE, 0)),
+                    (Ok(0), Ok(0))
+                );
+            });
+            let copy = copy.unwrap();
+            assert_eq!(program.wait_for(copy), Ok((copy, 0)));
+            let left = get(program, KEY as i32 + 1, 0, 0o600).unwrap();
+            assert!(attach(program, left, 0, 0).is_ok());
+            assert_eq!(control(program, left, number::REMOVE), Ok(0));
         });
     }
 

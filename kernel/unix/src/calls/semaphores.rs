@@ -11,6 +11,8 @@ use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, kept_steps};
 use crate::files::semaphores::{self, SemaphoreWait};
 use crate::process::accounts::Resource;
+use crate::process::authority;
+use crate::process::capabilities::Maker;
 use crate::process::user::read_time;
 use crate::scheduling::steps;
 use crate::time::limit::TimeLimit;
@@ -22,7 +24,8 @@ const AT_A_TIME: usize = 32;
 #[inline(never)]
 pub(super) fn get(call: Call<'_>) -> Decoding {
     let process = call.admitted()?;
-    let id = semaphores::get(&process.account, call.signed(0), call.signed(1), call.unsigned(2))?;
+    let maker = authority::maker(process)?;
+    let id = semaphores::get(&process.account, maker, call.signed(0), call.signed(1), call.unsigned(2))?;
     Ok((id as usize).into())
 }
 
@@ -49,6 +52,8 @@ pub(super) fn operate(call: Call<'_>, has_limit: bool) -> Decoding {
     operations.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
     operations.extend(bytes.as_chunks().0.iter().map(SemaphoreOperation::from_bytes));
     let set = semaphores::find(call.signed(0))?;
+    let changes = operations.iter().any(|operation| operation.change != 0);
+    set.permit_use(&process.authority, if changes { Maker::WRITE } else { Maker::READ })?;
     let wait = SemaphoreWait::new(set, operations, limit, process.id, charge);
     Ok(Operation::Semaphores(Box::new(wait)).into())
 }
@@ -59,6 +64,12 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
     let (process, argument) = (call.process(), call.address(3));
     let set = semaphores::find(call.signed(0))?;
     let index = usize::try_from(call.signed(1)).map_err(|_| Errno::EINVAL);
+    match call.unsigned(2) {
+        shared::REMOVE | shared::SET | number::SET_VALUE | number::SET_ALL => {
+            set.maker().permit_control(&process.authority)?;
+        }
+        _ => set.permit_use(&process.authority, Maker::READ)?,
+    }
     match call.unsigned(2) {
         shared::REMOVE => set.remove(),
         shared::STATUS => process.copy_out(argument, &set.status()?.to_bytes())?,
@@ -259,7 +270,7 @@ mod tests {
             let id = get(program, 0, 2, CREATE).unwrap();
             let undo = number::UNDO;
             assert_eq!(operate(program, id, &[(0, 5, 0), (1, 5, 0)]), Ok(0));
-            let child = program.spawn(move |program| {
+            let child = program.fork(move |program| {
                 assert_eq!(operate(program, id, &[(0, -2, undo), (1, -1, undo)]), Ok(0));
                 assert_eq!(operate(program, id, &[(0, -1, undo), (0, 1, 0)]), Ok(0));
                 assert_eq!(value(program, id, 0), 3);

@@ -12,7 +12,8 @@
 //! It is charged with its pages as a file is (`Resource::Files`): it outlives its maker, and nobody who ends a process
 //! that has reached its limit would free it.
 //!
-//! Segments are like files without paths: every process may use each, whatever the bits of its mode say.
+//! Segments are like files without paths. They belong to their [`Maker`]; other users may use them as the bits of the
+//! mode for others say.
 
 use alloc::sync::{Arc, Weak};
 
@@ -25,14 +26,16 @@ use spin::Mutex;
 use crate::files::keyed::KeyedObjects;
 use crate::files::shared_memory;
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::authority::BYTES_OF_A_MAKER;
+use crate::process::capabilities::{Authority, Maker};
 use crate::time;
 
 /// Name of the regions of segments.
 pub(crate) const NAME: &str = "[segment]";
 /// Bytes of a page.
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
-/// Bytes for a segment beside its memory: itself, and its entries in the table.
-const BYTES: usize = size_of::<SharedSegment>() + 256;
+/// Bytes for a segment beside its memory: itself, its maker, and its entries in the table.
+const BYTES: usize = size_of::<SharedSegment>() + BYTES_OF_A_MAKER + 256;
 
 /// A segment.
 #[doc(alias = "shmid_kernel")]
@@ -40,8 +43,7 @@ pub(crate) struct SharedSegment {
     id: u32,
     size: usize,
     object: Arc<MemoryObject>,
-    /// Number of the process that has made it.
-    maker: u32,
+    maker: Maker,
     state: Mutex<SegmentState>,
     _charge: Charge,
 }
@@ -90,11 +92,13 @@ pub(crate) fn find(id: i32) -> Result<Arc<SharedSegment>, Errno> {
     found.ok_or(Errno::EINVAL)
 }
 
-/// Performs `shmget` for a process with this account and number.
+/// Performs `shmget` for a process with this account, as the maker.
 #[doc(alias = "ipcget")]
-pub(crate) fn get(account: &Arc<Account>, maker: u32, key: i32, size: usize, flags: u32) -> Result<u32, Errno> {
+pub(crate) fn get(account: &Arc<Account>, maker: Maker, key: i32, size: usize, flags: u32) -> Result<u32, Errno> {
     let found = TABLE.lock().with_key(key, flags)?.and_then(SegmentEntry::segment);
     if let Some(segment) = found {
+        let mode = segment.state.lock().mode;
+        segment.maker.permit_use_by(&maker, mode, flags)?;
         return if size > segment.size { Err(Errno::EINVAL) } else { Ok(segment.id) };
     }
     if flags & !(number::CREATE | number::EXCLUSIVE | number::NORESERVE | 0o777) != 0 {
@@ -105,7 +109,7 @@ pub(crate) fn get(account: &Arc<Account>, maker: u32, key: i32, size: usize, fla
         return Err(Errno::EINVAL);
     }
     let charge = account.charge(Resource::Files, BYTES)?;
-    let object = shared_memory::lasting(account, maker, pages)?;
+    let object = shared_memory::lasting(account, maker.process(), pages)?;
     let state = SegmentState {
         key,
         mode: flags & 0o777,
@@ -121,7 +125,7 @@ pub(crate) fn get(account: &Arc<Account>, maker: u32, key: i32, size: usize, fla
     if !matches!(table.with_key(key, flags), Ok(None)) {
         // Another process was faster.
         drop(table);
-        return get(account, maker, key, size, flags);
+        return get(account, segment.maker.clone(), key, size, flags);
     }
     Ok(table.insert(key, |id| {
         segment.id = id;
@@ -130,6 +134,17 @@ pub(crate) fn get(account: &Arc<Account>, maker: u32, key: i32, size: usize, fla
 }
 
 impl SharedSegment {
+    /// Checks a use with these rights. `EACCES`.
+    pub(crate) fn permit_use(&self, caller: &Authority, rights: u32) -> Result<(), Errno> {
+        let mode = self.state.lock().mode;
+        self.maker.permit_use(caller, mode, rights)
+    }
+
+    /// Returns its maker.
+    pub(crate) fn maker(&self) -> &Maker {
+        &self.maker
+    }
+
     /// Returns its memory.
     pub(crate) fn object(&self) -> &Arc<MemoryObject> {
         &self.object
@@ -166,7 +181,7 @@ impl SharedSegment {
         drop(removed);
     }
 
-    /// Performs `IPC_SET`: its owner, whom nothing here asks for, and its mode.
+    /// Performs `IPC_SET`: its mode, and its owner, by whom it is not known here.
     pub(crate) fn set(&self, status: &SegmentStatus) {
         let mut state = self.state.lock();
         (state.user, state.group) = (status.user, status.group);
@@ -187,7 +202,7 @@ impl SharedSegment {
             attached: state.attached,
             detached: state.detached,
             changed: state.changed,
-            maker: self.maker,
+            maker: self.maker.process(),
             last: state.last,
             mappings: (Arc::strong_count(self) as u64).saturating_sub(own),
         }
@@ -219,7 +234,8 @@ mod tests {
     fn a_removed_segment_ends_with_its_last_use() {
         crate::testing::run(|program| {
             let account = program.process().account.clone();
-            let id = get(&account, 1, number::PRIVATE, PAGE, 0).unwrap();
+            let maker = crate::process::authority::maker(&program.process()).unwrap();
+            let id = get(&account, maker, number::PRIVATE, PAGE, 0).unwrap();
             let segment = find(id as i32).unwrap();
             assert_eq!((segment.status().mappings, segment.length()), (0, PAGE));
             segment.remove();

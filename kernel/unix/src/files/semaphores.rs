@@ -23,12 +23,14 @@ use waiters::Waiters;
 
 use crate::files::keyed::KeyedObjects;
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::authority::BYTES_OF_A_MAKER;
+use crate::process::capabilities::{Authority, Maker};
 use crate::scheduling::steps::{self, Ends};
 use crate::time;
 use crate::time::limit::TimeLimit;
 
-/// Bytes for a set beside its semaphores: itself, and its entries in the table.
-const BYTES: usize = size_of::<SemaphoreSet>() + 256;
+/// Bytes for a set beside its semaphores: itself, its maker, and its entries in the table.
+const BYTES: usize = size_of::<SemaphoreSet>() + BYTES_OF_A_MAKER + 256;
 /// Bytes for a debt.
 const BYTES_OF_A_DEBT: usize = size_of::<Debt>() + 32;
 
@@ -62,6 +64,7 @@ struct SetState {
 #[doc(alias = "sem_array")]
 pub(crate) struct SemaphoreSet {
     id: u32,
+    maker: Maker,
     state: Mutex<SetState>,
     _charge: Charge,
 }
@@ -78,12 +81,16 @@ pub(crate) fn find(id: i32) -> Result<Arc<SemaphoreSet>, Errno> {
     TABLE.lock().get(id).cloned().ok_or(Errno::EINVAL)
 }
 
-/// Performs `semget` for a process with this account.
-pub(crate) fn get(account: &Arc<Account>, key: i32, count: i32, flags: u32) -> Result<u32, Errno> {
+/// Performs `semget` for a process with this account, as the maker.
+pub(crate) fn get(account: &Arc<Account>, maker: Maker, key: i32, count: i32, flags: u32) -> Result<u32, Errno> {
     let count = usize::try_from(count).ok().filter(|count| *count <= number::MOST_OF_A_SET).ok_or(Errno::EINVAL)?;
     let found = TABLE.lock().with_key(key, flags)?.cloned();
     if let Some(set) = found {
-        let has = set.state.lock().semaphores.len();
+        let (has, mode) = {
+            let state = set.state.lock();
+            (state.semaphores.len(), state.mode)
+        };
+        set.maker.permit_use_by(&maker, mode, flags)?;
         return if count > has { Err(Errno::EINVAL) } else { Ok(set.id) };
     }
     if count == 0 || flags & !(shared::CREATE | shared::EXCLUSIVE | 0o777) != 0 {
@@ -108,9 +115,9 @@ pub(crate) fn get(account: &Arc<Account>, key: i32, count: i32, flags: u32) -> R
     if !matches!(table.with_key(key, flags), Ok(None)) {
         // Another process was faster.
         drop(table);
-        return get(account, key, count as i32, flags);
+        return get(account, maker, key, count as i32, flags);
     }
-    Ok(table.insert(key, |id| Arc::new(SemaphoreSet { id, state: Mutex::new(state), _charge: charge })))
+    Ok(table.insert(key, |id| Arc::new(SemaphoreSet { id, maker, state: Mutex::new(state), _charge: charge })))
 }
 
 impl SetState {
@@ -286,6 +293,17 @@ impl SemaphoreSet {
         Ok(self.state.lock().require()?.semaphores.len())
     }
 
+    /// Checks a use with these rights. `EACCES`.
+    pub(crate) fn permit_use(&self, caller: &Authority, rights: u32) -> Result<(), Errno> {
+        let mode = self.state.lock().mode;
+        self.maker.permit_use(caller, mode, rights)
+    }
+
+    /// Returns its maker.
+    pub(crate) fn maker(&self) -> &Maker {
+        &self.maker
+    }
+
     /// Removes it, and wakes all waiters.
     pub(crate) fn remove(&self) {
         let removed = {
@@ -309,7 +327,7 @@ impl SemaphoreSet {
         Ok(SetStatus { key, user, group, mode, operated, changed, count })
     }
 
-    /// Performs `IPC_SET`: its owner, whom nothing here asks for, and its mode.
+    /// Performs `IPC_SET`: its mode, and its owner, by whom it is not known here.
     pub(crate) fn change_status(&self, status: &SetStatus) -> Result<(), Errno> {
         let mut state = self.state.lock();
         let state = state.require()?;
@@ -439,7 +457,8 @@ mod tests {
     fn debts_are_paid_to_the_age_in_which_they_were_made() {
         crate::testing::run(|program| {
             let account = program.process().account.clone();
-            let id = get(&account, shared::PRIVATE, 2, 0).unwrap();
+            let maker = crate::process::authority::maker(&program.process()).unwrap();
+            let id = get(&account, maker, shared::PRIVATE, 2, 0).unwrap();
             let set = find(id as i32).unwrap();
             let mut debts = Debts::new(&account);
             for (index, change) in [(0, 3), (0, 2), (1, 7)] {

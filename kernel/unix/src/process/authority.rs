@@ -19,6 +19,10 @@
 //! was started by `spawn` can end itself, its copies and those below it, and neither its parent nor its siblings.
 //! Limits and scheduling are no matter of users: a process could otherwise undo what its parent has set for it.
 //!
+//! An object that stays when its maker has ended, as a segment of shared memory does, belongs to the maker's user and
+//! to those that were above the maker when it was made ([`Maker`]): so those who answer for a process can remove what
+//! it has left. Others may use it as its mode says, and those with `CAP_SYS_ADMIN` may remove and change it.
+//!
 //! Rejected: all processes as one user, as on Linux where all are root. Each program could end every other one, and
 //! sandboxes would need calls to change users, which a parent can forget. Rejected, too: the tree alone, which was the
 //! rule before. Programs that were built for Linux signal their parents and siblings. And rejected: one flag for
@@ -26,10 +30,12 @@
 //! switching the machine off.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use abi_unix::Errno;
 use abi_unix::authority::{Act, CapabilitySet, Held, Scope, version};
 
+use crate::process::capabilities::Maker;
 use crate::process::{Process, table};
 
 /// Checks an act that concerns no particular process: `EPERM` unless the process may do it.
@@ -50,6 +56,18 @@ pub(crate) fn permit_towards(caller: &Process, other: &Process, act: Act) -> Res
     } else {
         Err(Errno::EPERM)
     }
+}
+
+/// Bytes of memory of a [`Maker`] beside itself.
+pub(crate) const BYTES_OF_A_MAKER: usize = (table::DEEPEST + 1) * size_of::<u64>();
+
+/// Returns a process as the maker of an object. `ENOMEM`.
+pub(crate) fn maker(process: &Process) -> Result<Maker, Errno> {
+    let mut users = Vec::new();
+    users.try_reserve_exact(table::DEEPEST + 1).map_err(|_| Errno::ENOMEM)?;
+    users.push(process.authority.user());
+    table::add_users_above(process, &mut users);
+    Ok(Maker::new(process.id, users))
 }
 
 /// Reads a header: returns the number of bytes of data for it, and the process that it names. A version that does not

@@ -2,8 +2,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use alloc::vec::Vec;
+
 use abi_unix::Errno;
-use abi_unix::authority::{Act, CapabilitySet, Held};
+use abi_unix::authority::{Act, Capability, CapabilitySet, Held};
 use spin::Mutex;
 
 /// User and capabilities of one process.
@@ -47,6 +49,11 @@ impl Authority {
         self.user == other.user
     }
 
+    /// Returns the number of the user.
+    pub(super) fn user(&self) -> u64 {
+        self.user
+    }
+
     /// Returns the capabilities.
     pub(crate) fn held(&self) -> Held {
         *self.held.lock()
@@ -62,6 +69,59 @@ impl Authority {
         let mut held = self.held.lock();
         *held = changed(*held, wanted, giver)?;
         Ok(())
+    }
+}
+
+/// The maker of an object that stays when it has ended (`svipc(7)`): its process, its user, and the users above that
+/// one then. All of these may do anything with the object.
+#[doc(alias = "kern_ipc_perm")]
+#[derive(Clone, Debug)]
+pub(crate) struct Maker {
+    process: u32,
+    /// Its own user first.
+    users: Vec<u64>,
+}
+
+impl Maker {
+    /// The right to read an object, of the bits of its mode.
+    pub(crate) const READ: u32 = 4;
+    /// The right to change an object's contents.
+    pub(crate) const WRITE: u32 = 2;
+    /// The right to execute an object's contents.
+    pub(crate) const EXECUTE: u32 = 1;
+
+    /// Creates the maker with this number; its user, and those above it, come first among the users.
+    pub(super) fn new(process: u32, mut users: Vec<u64>) -> Maker {
+        users.dedup();
+        Maker { process, users }
+    }
+
+    /// Returns the number of its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
+    fn is_reached_by(&self, user: u64) -> bool {
+        self.users.contains(&user)
+    }
+
+    /// Checks a use of its object with these rights: `EACCES` for other users if the mode does not grant them to all.
+    #[doc(alias = "ipcperms")]
+    pub(crate) fn permit_use(&self, caller: &Authority, mode: u32, rights: u32) -> Result<(), Errno> {
+        if rights & !mode & 7 == 0 || self.is_reached_by(caller.user) { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// Checks a use of its object with the rights that the flags of a call ask for, for whomever.
+    pub(crate) fn permit_use_by(&self, other: &Maker, mode: u32, flags: u32) -> Result<(), Errno> {
+        let rights = (flags >> 6 | flags >> 3 | flags) & 7;
+        let is_reached = other.users.first().is_some_and(|user| self.is_reached_by(*user));
+        if rights & !mode == 0 || is_reached { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// Checks the removal of its object, or a change of what it is: `EPERM` for other users without `CAP_SYS_ADMIN`.
+    pub(crate) fn permit_control(&self, caller: &Authority) -> Result<(), Errno> {
+        let may_administer = || caller.held().effective.has(Capability::Administration);
+        if self.is_reached_by(caller.user) || may_administer() { Ok(()) } else { Err(Errno::EPERM) }
     }
 }
 

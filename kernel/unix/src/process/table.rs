@@ -34,7 +34,7 @@ const SIGNALLED_AT_A_TIME: usize = 8;
 /// Number of processes that one step of a search looks at.
 const MOST_LOOKED_AT: usize = 256;
 /// Number of processes that can be above each other. Decisions by the tree walk upwards.
-const DEEPEST: usize = 64;
+pub(super) const DEEPEST: usize = 64;
 enum ProcessEntry {
     Alive(Arc<Process>),
     /// `ticks`: the processor time that it and its children have used.
@@ -435,6 +435,16 @@ pub(crate) fn discard(process: &Process) {
 /// Returns whether a process is below another one.
 pub(crate) fn is_below(process: &Process, above: &Process) -> bool {
     TABLE.lock().all_above(process).any(|id| id == above.id)
+}
+
+/// Adds the users of the processes above this one, the nearest first: at most [`DEEPEST`].
+pub(super) fn add_users_above(process: &Process, users: &mut Vec<u64>) {
+    let table = TABLE.lock();
+    let above = table.all_above(process).take(DEEPEST);
+    users.extend(above.filter_map(|id| match table.entries.get(&id) {
+        Some(ProcessEntry::Alive(above)) => Some(above.authority.user()),
+        _ => None,
+    }));
 }
 
 /// Fails with `EAGAIN` if so many processes are above this one that none may be below it.
