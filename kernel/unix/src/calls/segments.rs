@@ -95,7 +95,7 @@ pub(super) fn attach(call: Call<'_>) -> Decoding {
 
 /// Returns the segment whose mapping begins at an address.
 fn segment_at(process: &Process, address: usize) -> Option<Arc<SharedSegment>> {
-    let first = address as u64..address as u64 + PAGE as u64;
+    let first = address as u64..(address as u64).checked_add(PAGE as u64)?;
     let (_, object) = process.space().lock().uniform(&first)?;
     let object = object.filter(|object| object.first == 0)?;
     object.keeps.and_then(|keeps| keeps.downcast().ok())
@@ -227,7 +227,12 @@ mod tests {
             assert_eq!(program.read(second, 5), b"child");
             assert_eq!(status(program, id).map(|found| found.mappings), Ok(2));
             let detach = |program: &mut Program, at: usize| program.call(SystemCall::SegmentDetach, [at]);
-            for (address, error) in [(first + 1, Errno::EINVAL), (first + PAGE, Errno::EINVAL), (0, Errno::EINVAL)] {
+            for (address, error) in [
+                (first + 1, Errno::EINVAL),
+                (first + PAGE, Errno::EINVAL),
+                (0, Errno::EINVAL),
+                (PAGE.wrapping_neg(), Errno::EINVAL),
+            ] {
                 assert_eq!(detach(program, address), Err(error));
             }
             assert_eq!((detach(program, second), detach(program, second)), (Ok(0), Err(Errno::EINVAL)));

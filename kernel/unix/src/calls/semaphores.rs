@@ -54,7 +54,7 @@ pub(super) fn operate(call: Call<'_>, has_limit: bool) -> Decoding {
     let set = semaphores::find(call.signed(0))?;
     let changes = operations.iter().any(|operation| operation.change != 0);
     set.permit_use(&process.authority, if changes { Maker::WRITE } else { Maker::READ })?;
-    let wait = SemaphoreWait::new(set, operations, limit, process.id, charge);
+    let wait = SemaphoreWait::new(set, operations, limit, process.id, charge)?;
     Ok(Operation::Semaphores(Box::new(wait)).into())
 }
 

@@ -7,7 +7,8 @@
 //! # Undoing
 //!
 //! With `SEM_UNDO` a process owes the set the contrary of a change, and pays at its end. Its debts are noted in the
-//! process, at its own expense, with the set itself and not its number. A semaphore that is set to a value begins a new
+//! process, at its own expense, with the set itself and not its number; no debt is greater than a value can be. A
+//! semaphore that is set to a value begins a new
 //! age, and debts of an older age are forgotten.
 
 use alloc::sync::{Arc, Weak};
@@ -25,6 +26,7 @@ use crate::files::keyed::KeyedObjects;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::authority::BYTES_OF_A_MAKER;
 use crate::process::capabilities::{Authority, Maker};
+use crate::random;
 use crate::scheduling::steps::{self, Ends};
 use crate::time;
 use crate::time::limit::TimeLimit;
@@ -196,15 +198,21 @@ pub(crate) struct SemaphoreWait {
 }
 
 impl SemaphoreWait {
-    /// Creates one for these operations of a process, with the charge for their memory.
+    /// Creates one for these operations of a process, with the charge for their memory. `EFBIG` if one is on a
+    /// semaphore that the set does not have; `EIDRM`.
     pub(crate) fn new(
         set: Arc<SemaphoreSet>,
         operations: Vec<SemaphoreOperation>,
         limit: TimeLimit,
         process: u32,
         charge: Charge,
-    ) -> SemaphoreWait {
-        SemaphoreWait { set, operations, noted: 0, limit, process, counted: None, _charge: charge }
+    ) -> Result<SemaphoreWait, Errno> {
+        // Before anything is noted of them.
+        let count = set.count()?;
+        if operations.iter().any(|operation| usize::from(operation.index) >= count) {
+            return Err(Errno::EFBIG);
+        }
+        Ok(SemaphoreWait { set, operations, noted: 0, limit, process, counted: None, _charge: charge })
     }
 
     fn count(&mut self, state: &mut SetState, wanted: Option<(usize, bool)>) {
@@ -248,14 +256,15 @@ impl SemaphoreWait {
             self.counted = None;
             return Poll::Ready(Err(Errno::EIDRM));
         }
-        match state.change(&self.operations, self.process) {
+        // A debt that would be too great is found before anything is changed.
+        debts.owe_all(&set, &state, &self.operations)?;
+        let changed = state.change(&self.operations, self.process);
+        if changed.is_err() {
+            debts.take_back(&set, &self.operations);
+        }
+        match changed {
             Ok(()) => {
                 self.count(&mut state, None);
-                for operation in self.operations.iter().filter(|operation| operation.is_owed()) {
-                    let index = usize::from(operation.index);
-                    let age = state.semaphores[index].age;
-                    debts.owe(&set, index, age, -i32::from(operation.change));
-                }
                 if self.operations.iter().any(|operation| operation.change != 0) {
                     state.waiters.wake_all();
                 }
@@ -388,22 +397,29 @@ struct Debt {
 /// The debts of a process to the sets that it has changed.
 pub(crate) struct Debts {
     debts: Table<Debt>,
+    /// Random odd numbers: a program chooses the semaphores, and may not choose their places in the table.
+    factors: [u64; 2],
     charge: Charge,
 }
 
 impl Debts {
     /// Creates the debts of a process with this account: none.
     pub(crate) fn new(account: &Arc<Account>) -> Debts {
-        Debts { debts: Table::new(), charge: account.nothing(Resource::Memory) }
+        let factors = [random::word() | 1, random::word() | 1];
+        Debts { debts: Table::new(), factors, charge: account.nothing(Resource::Memory) }
     }
 
-    fn hash(set: &Arc<SemaphoreSet>, index: usize) -> u32 {
-        ((Arc::as_ptr(set) as u64 + index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+    fn hash(&self, set: &Arc<SemaphoreSet>, index: usize) -> u32 {
+        let [of_set, of_index] = self.factors;
+        let (set, index) = (Arc::as_ptr(set) as u64, index as u64);
+        let sum = set.wrapping_mul(of_set).wrapping_add(index.wrapping_mul(of_index));
+        // The upper bits depend on more of both than the lower ones, which the table looks at first.
+        (sum >> 32 ^ sum >> 48) as u32
     }
 
     fn find(&self, set: &Arc<SemaphoreSet>, index: usize) -> Option<usize> {
         let is_meant = |debt: &Debt| debt.index == index && core::ptr::eq(debt.set.as_ptr(), Arc::as_ptr(set));
-        self.debts.find(Debts::hash(set, index), is_meant)
+        self.debts.find(self.hash(set, index), is_meant)
     }
 
     /// Makes sure that there is a debt of this semaphore.
@@ -414,16 +430,52 @@ impl Debts {
         self.charge.resize((self.debts.len() + 1) * BYTES_OF_A_DEBT)?;
         self.debts.reserve().map_err(|_| Errno::ENOMEM)?;
         let debt = Debt { set: Arc::downgrade(set), index, age: 0, change: 0 };
-        self.debts.insert(Debts::hash(set, index), debt);
+        self.debts.insert(self.hash(set, index), debt);
         Ok(())
     }
 
-    fn owe(&mut self, set: &Arc<SemaphoreSet>, index: usize, age: u32, change: i32) {
-        if let Some(debt) = self.find(set, index).and_then(|at| self.debts.get_mut(at)) {
-            if debt.age != age {
-                (debt.age, debt.change) = (age, 0);
+    fn debt(&mut self, set: &Arc<SemaphoreSet>, index: usize) -> Option<&mut Debt> {
+        let at = self.find(set, index)?;
+        self.debts.get_mut(at)
+    }
+
+    /// Adds to a debt that was reserved. `ERANGE` if it would be greater than a value can be.
+    fn owe(&mut self, set: &Arc<SemaphoreSet>, index: usize, age: u32, change: i32) -> Result<(), Errno> {
+        let Some(debt) = self.debt(set, index) else { return Ok(()) };
+        if debt.age != age {
+            (debt.age, debt.change) = (age, 0);
+        }
+        let sum = debt.change + change;
+        // Linux's range, which is that of `semadj`, a short.
+        i16::try_from(sum).map_err(|_| Errno::ERANGE)?;
+        debt.change = sum;
+        Ok(())
+    }
+
+    /// Notes what these operations will owe, or nothing: `ERANGE`.
+    fn owe_all(
+        &mut self,
+        set: &Arc<SemaphoreSet>,
+        state: &SetState,
+        operations: &[SemaphoreOperation],
+    ) -> Result<(), Errno> {
+        for (done, operation) in operations.iter().enumerate().filter(|(_, operation)| operation.is_owed()) {
+            let index = usize::from(operation.index);
+            let age = state.semaphores.get(index).ok_or(Errno::EFBIG)?.age;
+            if let Err(error) = self.owe(set, index, age, -i32::from(operation.change)) {
+                self.take_back(set, &operations[..done]);
+                return Err(error);
             }
-            debt.change += change;
+        }
+        Ok(())
+    }
+
+    /// Takes back what was noted for operations that were not done.
+    fn take_back(&mut self, set: &Arc<SemaphoreSet>, operations: &[SemaphoreOperation]) {
+        for operation in operations.iter().filter(|operation| operation.is_owed()) {
+            if let Some(debt) = self.debt(set, usize::from(operation.index)) {
+                debt.change += i32::from(operation.change);
+            }
         }
     }
 
@@ -463,7 +515,7 @@ mod tests {
             let mut debts = Debts::new(&account);
             for (index, change) in [(0, 3), (0, 2), (1, 7)] {
                 debts.reserve(&set, index).unwrap();
-                debts.owe(&set, index, 0, change);
+                debts.owe(&set, index, 0, change).unwrap();
             }
             set.set_values(1, &[1], 9).unwrap();
             assert!(debts.pay_some(5) && debts.pay_some(5));
@@ -472,6 +524,60 @@ mod tests {
             set.remove();
             assert_eq!(set.tell(0, number::GET_VALUE), Err(Errno::EIDRM));
             assert_eq!(find(id as i32).err(), Some(Errno::EINVAL));
+        });
+    }
+
+    /// Operations that fail leave no debt, and debts stay in the range of a value.
+    #[test]
+    fn operations_that_fail_leave_no_debts() {
+        use abi_unix::SystemCall;
+
+        crate::testing::run(|program| {
+            let made = program.call(SystemCall::SemaphoreGet, [0, 2, 0o1600]);
+            let set = find(made.unwrap() as i32).unwrap();
+            let id = set.id as usize;
+            let mut operate = |operations: &[(u16, i16, u16)]| {
+                let words = operations.iter().flat_map(|(index, change, flags)| [*index, *change as u16, *flags]);
+                let bytes: Vec<u8> = words.flat_map(u16::to_le_bytes).collect();
+                let list = program.store(&bytes);
+                let result = program.call(SystemCall::SemaphoreOperate, [id, list, operations.len()]);
+                let process = program.process();
+                let mut debts = process.debts.lock();
+                let owed = [0, 1].map(|index| debts.debt(&set, index).map_or(0, |debt| debt.change));
+                let values = [0, 1].map(|index| set.tell(index, number::GET_VALUE).unwrap());
+                (result, debts.debts.len(), owed, values)
+            };
+            let (undo, nowait) = (number::UNDO, number::MUST_NOT_WAIT);
+            for index in [2, 77, u16::MAX] {
+                assert_eq!(operate(&[(0, 1, undo), (index, 1, undo)]), (Err(Errno::EFBIG), 0, [0, 0], [0, 0]));
+            }
+            assert_eq!(operate(&[(0, 32767, undo)]), (Ok(0), 1, [-32767, 0], [32767, 0]));
+            assert_eq!(operate(&[(0, -32767, 0)]), (Ok(0), 1, [-32767, 0], [0, 0]));
+            assert_eq!(operate(&[(0, 1, undo)]), (Ok(0), 1, [-32768, 0], [1, 0]));
+            let more = [(1, 5, undo), (0, 1, undo)];
+            assert_eq!(operate(&more), (Err(Errno::ERANGE), 2, [-32768, 0], [1, 0]));
+            let waits = [(1, 5, undo), (0, -2, undo | nowait)];
+            assert_eq!(operate(&waits), (Err(Errno::EAGAIN), 2, [-32768, 0], [1, 0]));
+            assert_eq!(operate(&[(0, -1, undo)]), (Ok(0), 2, [-32767, 0], [0, 0]));
+            set.remove();
+        });
+    }
+
+    /// No program can choose semaphores whose debts are all in one place of the table.
+    #[test]
+    fn places_of_debts_depend_on_a_secret() {
+        crate::testing::run(|program| {
+            let account = program.process().account.clone();
+            let maker = crate::process::authority::maker(&program.process()).unwrap();
+            let id = get(&account, maker, shared::PRIVATE, 1, 0).unwrap();
+            let set = find(id as i32).unwrap();
+            let tables = [Debts::new(&account), Debts::new(&account)];
+            // That two of four are equal by chance happens once in 2^30 times.
+            let hashes = tables.each_ref().map(|debts| [0, 1].map(|index| debts.hash(&set, index)));
+            assert!(hashes[0][0] != hashes[1][0] && hashes[0][1] != hashes[1][1], "{hashes:x?}");
+            let steps = hashes.map(|[first, second]| first.wrapping_sub(second));
+            assert_ne!(steps[0], steps[1]);
+            set.remove();
         });
     }
 }
