@@ -692,8 +692,8 @@ system_calls! {
     CloneWith = 435 clone3(arguments: Input, size: Length) Never by Worker;
     /// Closes the descriptors of a range, or with `CLOSE_RANGE_CLOEXEC` lets `execve` close them.
     CloseRange = 436 close_range(first: Number, last: Number, flags: Number) Never;
-    /// Opens a file that the process of a descriptor has open; `EPERM` unless the caller may inspect the process
-    /// (`/proc`).
+    /// Opens a file that the process of a descriptor has open; `EPERM` unless that is the caller or below it, or the
+    /// caller has `CAP_SETPCAP`.
     TakeFile = 438 pidfd_getfd(process: Descriptor, descriptor: Number, flags: Number) Never;
     /// Checks whether a path can be accessed, with `AT_EACCESS`, `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`.
     AccessWith = 439 faccessat2(directory: Descriptor, path: Path, mode: Number, flags: Number) Never;

@@ -149,7 +149,8 @@ pub(super) fn take_file(call: Call<'_>) -> Decoding {
     }
     let file = call.file(0)?;
     let from = file.as_kind::<ProcessFile>().ok_or(Errno::EBADF)?.process()?.ok_or(Errno::ESRCH)?;
-    authority::permit_towards(process, &from, Act::Inspect)?;
+    // An open file is authority of the process, so that to look on is not enough, nor to be of its user.
+    authority::permit_towards(process, &from, Act::Empower)?;
     let taken = from.descriptors.lock().get(call.descriptor(1)?)?.clone();
     process.descriptors.lock().add(taken, true, 0).map(Into::into)
 }

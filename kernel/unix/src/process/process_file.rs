@@ -79,9 +79,11 @@ impl FileOperations for ProcessFile {
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
+    use abi_unix::authority::{Capability, CapabilitySet, Held};
     use abi_unix::types::{clone, epoll as event, open, signal, wait_kind};
 
     use super::*;
+    use crate::process::authority;
     use crate::testing::{Program, run};
 
     fn open_process(program: &mut Program, id: usize, flags: u32) -> Result<usize, Errno> {
@@ -193,7 +195,7 @@ mod tests {
         });
     }
 
-    /// A file of another process is taken by those who may look into that process.
+    /// A file of another process is taken by those above it: neither by those who may look into it, nor by its copy.
     #[test]
     fn a_file_of_another_process_is_taken() {
         run(|program| {
@@ -222,9 +224,26 @@ mod tests {
             let stranger = program.spawn(move |program| {
                 let file = open_process(program, own, 0).unwrap();
                 assert_eq!(get(program, file, 0, 0), Err(Errno::EPERM));
+                // Observation does not suffice, and what permits to give and take authority does.
+                let (first, process) = (table::find(1).unwrap(), program.process());
+                for capability in [Capability::Observe, Capability::Kill] {
+                    authority::give(&first, &process, Held::of(CapabilitySet::only(capability))).unwrap();
+                    assert_eq!(get(program, file, 0, 0), Err(Errno::EPERM), "{capability:?}");
+                }
+                let all = Held::of(CapabilitySet::only(Capability::SetCapabilities));
+                authority::give(&first, &process, all).unwrap();
+                assert!(get(program, file, 0, 0).is_ok());
             });
             let stranger = stranger.unwrap();
             assert_eq!(program.wait_for(stranger), Ok((stranger, 0)));
+            let copy = program.fork(move |program| {
+                let file = open_process(program, own, 0).unwrap();
+                assert_eq!(get(program, file, 0, 0), Err(Errno::EPERM));
+                let itself = open_process(program, program.id as usize, 0).unwrap();
+                assert!(get(program, itself, 0, 0).is_ok());
+            });
+            let copy = copy.unwrap();
+            assert_eq!(program.wait_for(copy), Ok((copy, 0)));
             assert_eq!(send(program, file, signal::KILL), Ok(0));
             assert_eq!(wait(program, file, EXITED), Ok(0));
             assert_eq!(get(program, file, writer, 0), Err(Errno::ESRCH));
