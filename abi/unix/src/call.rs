@@ -177,7 +177,8 @@ system_calls! {
     /// would wait for itself, `ENOLCK` if the file has too many locks. `F_SETOWN`, `F_GETOWN`, `F_SETOWN_EX`,
     /// `F_GETOWN_EX`, `F_SETSIG`, `F_GETSIG` and `O_ASYNC`: the signal of pipes, sockets and terminals. `F_GETPIPE_SZ`
     /// and `F_SETPIPE_SZ`: the number of bytes that a pipe holds, a power of two of pages; `EPERM` above
-    /// `/proc/sys/fs/pipe-max-size` for every process, `EBUSY` if more is in it.
+    /// `/proc/sys/fs/pipe-max-size` for every process, and for one that makes another's pipe larger;
+    /// `EBUSY` if more is in it.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Possible;
     /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
     /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.

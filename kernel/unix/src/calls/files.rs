@@ -277,7 +277,7 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
         // The pipe's lock is taken for these.
         drop(descriptors);
         let wanted = (call.unsigned(1) == control::SET_CAPACITY).then(|| call.unsigned(2) as usize);
-        return file.object().capacity(wanted).map(Into::into);
+        return file.object().capacity(&call.process().account, wanted).map(Into::into);
     }
     if matches!(call.unsigned(1), control::GET_SEALS | control::ADD_SEALS) {
         // The file's lock is taken for these.

@@ -311,8 +311,8 @@ impl FileOperations for FifoEnd {
         Ok(self.fifo.pipe.unread())
     }
 
-    fn capacity(&self, wanted: Option<usize>) -> Result<usize, Errno> {
-        self.fifo.pipe.capacity(wanted)
+    fn capacity(&self, caller: &Account, wanted: Option<usize>) -> Result<usize, Errno> {
+        self.fifo.pipe.capacity(caller, wanted)
     }
 
     fn forget_reader(&self, waker: &Waker) {

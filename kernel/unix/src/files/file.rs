@@ -446,8 +446,9 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         Err(Errno::ENOTTY)
     }
 
-    /// Returns the number of bytes that a pipe holds (`F_GETPIPE_SZ`), after that was changed (`F_SETPIPE_SZ`).
-    fn capacity(&self, _wanted: Option<usize>) -> Result<usize, Errno> {
+    /// Returns the number of bytes that a pipe holds (`F_GETPIPE_SZ`), after that was changed (`F_SETPIPE_SZ`) on
+    /// behalf of a caller with this account.
+    fn capacity(&self, _caller: &Account, _wanted: Option<usize>) -> Result<usize, Errno> {
         Err(Errno::EBADF)
     }
 }

@@ -108,14 +108,14 @@ impl Pipe {
     }
 
     /// Returns the number of bytes that it holds at most, after that was changed if another one is wanted.
-    pub(crate) fn capacity(&self, wanted: Option<usize>) -> Result<usize, Errno> {
-        wanted.map_or_else(|| Ok(self.state.lock().capacity), |wanted| self.set_capacity(wanted))
+    pub(crate) fn capacity(&self, caller: &Account, wanted: Option<usize>) -> Result<usize, Errno> {
+        wanted.map_or_else(|| Ok(self.state.lock().capacity), |wanted| self.set_capacity(caller, wanted))
     }
 
-    /// Makes it hold at least so many bytes: a power of two of pages, which is returned. `EPERM` above [`LARGEST`],
-    /// `EBUSY` if more is in it.
+    /// Makes it hold at least so many bytes: a power of two of pages, which is returned. `EPERM` above [`LARGEST`], and
+    /// for a caller who would make it larger at another one's expense; `EBUSY` if more is in it.
     #[doc(alias = "pipe_set_size")]
-    fn set_capacity(&self, wanted: usize) -> Result<usize, Errno> {
+    fn set_capacity(&self, caller: &Account, wanted: usize) -> Result<usize, Errno> {
         if wanted > GREATEST_NUMBER {
             return Err(Errno::EINVAL);
         }
@@ -127,6 +127,9 @@ impl Pipe {
         let state = &mut *state;
         if state.queue.len() > capacity {
             return Err(Errno::EBUSY);
+        }
+        if capacity > state.capacity && !caller.answers_for(state.charge.account()) {
+            return Err(Errno::EPERM);
         }
         state.charge.account().admit()?;
         state.charge.resize(state.queue.memory_for(capacity))?;
@@ -482,8 +485,8 @@ impl FileOperations for Reader {
         Ok(self.0.unread())
     }
 
-    fn capacity(&self, wanted: Option<usize>) -> Result<usize, Errno> {
-        self.0.capacity(wanted)
+    fn capacity(&self, caller: &Account, wanted: Option<usize>) -> Result<usize, Errno> {
+        self.0.capacity(caller, wanted)
     }
 
     fn forget_reader(&self, waker: &Waker) {
@@ -496,8 +499,8 @@ impl FileOperations for Reader {
 }
 
 impl FileOperations for Writer {
-    fn capacity(&self, wanted: Option<usize>) -> Result<usize, Errno> {
-        self.0.capacity(wanted)
+    fn capacity(&self, caller: &Account, wanted: Option<usize>) -> Result<usize, Errno> {
+        self.0.capacity(caller, wanted)
     }
 
     fn properties(&self) -> Properties {
@@ -923,6 +926,30 @@ mod tests {
             program.close(reader).unwrap();
             program.close(writer).unwrap();
             assert_eq!(charged(program), before);
+        });
+    }
+
+    /// A process with an end can make the pipe smaller, and only those who pay for it make it larger.
+    #[test]
+    fn a_pipe_does_not_grow_at_the_expense_of_another() {
+        run(|program| {
+            let (_, writer) = program.pipe(NONBLOCK);
+            let set = move |program: &mut Program, size: usize| {
+                program.call(SystemCall::FileControl, [writer, number::SET_CAPACITY as usize, size])
+            };
+            let copy = program.fork(move |program| {
+                assert_eq!(set(program, LARGEST), Err(Errno::EPERM));
+                assert_eq!((set(program, CAPACITY), set(program, 4096)), (Ok(CAPACITY), Ok(4096)));
+                assert_eq!(set(program, CAPACITY), Err(Errno::EPERM));
+            });
+            let copy = copy.unwrap();
+            assert_eq!(program.wait_for(copy), Ok((copy, 0)));
+            assert_eq!(set(program, LARGEST), Ok(LARGEST));
+            let parent = Account::of_the_first();
+            let above = parent.of_a_child().unwrap();
+            let (one, two) = (above.of_a_child().unwrap(), above.of_a_child().unwrap());
+            assert!(parent.answers_for(&one) && above.answers_for(&one) && one.answers_for(&one));
+            assert!(!one.answers_for(&above) && !one.answers_for(&two) && !one.answers_for(&parent));
         });
     }
 

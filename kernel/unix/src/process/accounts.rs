@@ -392,6 +392,12 @@ impl Account {
         self.setting(limit::ADDRESS_SPACE as usize).soft
     }
 
+    /// Returns whether another account is this one or below it, so that its debts are debts of this one, too. All are
+    /// below the first process's.
+    pub(crate) fn answers_for(&self, other: &Account) -> bool {
+        self.is_first || other.levels().any(|level| core::ptr::eq(level, self))
+    }
+
     /// Returns the next ancestor that bounds its descendants.
     fn above(&self) -> Option<&Arc<Account>> {
         self.above.as_ref().map(Charge::account)
