@@ -44,7 +44,7 @@ impl FutexList {
     }
 
     /// Goes on as far as possible: compares the words, and enters their tables if there is a waker; after that, looks
-    /// whether one was woken.
+    /// whether one was woken. Each part of the entries is admitted by itself: `ENOMEM`.
     pub(crate) fn poll(
         &mut self,
         payer: &(impl Ends + ?Sized),
@@ -52,6 +52,11 @@ impl FutexList {
         waker: Option<&Waker>,
     ) -> Poll<Result<usize, Errno>> {
         while self.entered < self.waits.len() {
+            if waker.is_some()
+                && let Err(error) = self.charge.account().admit()
+            {
+                return Poll::Ready(self.woken().ok_or(error));
+            }
             let end = self.waits.len().min(self.entered + steps::ENTRIES);
             for index in self.entered..end {
                 if let Poll::Ready(result) = self.waits[index].poll(space, waker) {
@@ -187,6 +192,41 @@ mod tests {
                 program.write(words + at, &value.to_le_bytes());
                 assert_eq!(program.call(SystemCall::FutexWaits, [words, 1, 0, 0, 0]), Err(error), "{at} {value}");
             }
+        });
+    }
+
+    /// The reserve of memory is looked at before each part of a list enters its tables.
+    #[test]
+    fn each_part_of_a_list_is_admitted() {
+        use abi_unix::types::futex::WaitedWord;
+
+        use crate::process::accounts::ResourceLimit;
+
+        run(|program| {
+            let place = program.place(4 * operation::WAITV_MAX);
+            let process = program.process();
+            let account = &process.account;
+            let make = || {
+                let words = (0..operation::WAITV_MAX).map(|index| {
+                    let address = (place + 4 * index) as u64;
+                    let flags = operation::SIZE_U32 | operation::PRIVATE;
+                    let word = WaitedWord { value: 0, address, flags, reserved: 0 };
+                    FutexWait::new(process.space(), process.futexes(), word).unwrap()
+                });
+                let charge = account.charge(Resource::Memory, operation::WAITV_MAX * MEMORY_OF_A_WORD).unwrap();
+                FutexList::new(words.collect(), TimeLimit::Never, process.id, charge)
+            };
+            let waker = Waker::noop();
+            let mut list = make();
+            assert_eq!(list.poll(&process, process.space(), Some(waker)), Poll::Pending);
+            list.forget();
+            let mut list = make();
+            let before = account.limit(Resource::Memory);
+            account.set_limit(Resource::Memory, ResourceLimit { soft: 1, ..before });
+            assert_eq!(list.poll(&process, process.space(), None), Poll::Pending, "nothing is entered in place");
+            assert_eq!(list.poll(&process, process.space(), Some(waker)), Poll::Ready(Err(Errno::ENOMEM)));
+            assert_eq!(list.entered, 0);
+            account.set_limit(Resource::Memory, before);
         });
     }
 
