@@ -54,13 +54,15 @@ impl FutexTable {
         self.queue.range((key, 0)..=(key, u64::MAX)).next().map(|(place, waiter)| (*place, waiter.thread))
     }
 
-    /// Lets the owner of a lock, or its present one, inherit the priority of the first waiter, if that is more
-    /// important, and gives back what it has inherited before.
+    fn inheritance(&self, key: usize) -> Option<usize> {
+        self.inheritances.find(hash(key), |inheritance| inheritance.key() == key)
+    }
+
+    /// Lets the owner of a lock, if there is one, inherit the priority of the first waiter, if that is more important,
+    /// and takes from the owner before what that has inherited.
     fn settle(&mut self, key: usize, owner: Option<Arc<dyn LockOwner>>) {
-        let known = self.inheritances.find(hash(key), |inheritance| inheritance.key() == key);
         let first = self.first_for(key).map(|((_, ticket), _)| priority_of(ticket));
-        let present = known.and_then(|index| self.inheritances.remove(index));
-        let owner = owner.or_else(|| present.as_ref().map(|present| present.owner().clone()));
+        let present = self.inheritance(key).and_then(|index| self.inheritances.remove(index));
         if let (Some(priority), Some(owner)) = (first, owner)
             && priority.is_more_important_than(owner.own_priority())
             && self.inheritances.reserve().is_ok()
@@ -75,7 +77,9 @@ impl FutexTable {
     fn leave_lock(&mut self, key: usize, ticket: u64) -> bool {
         let waited = self.queue.remove(&(key, ticket)).is_some();
         if waited {
-            self.settle(key, None);
+            let present = self.inheritance(key).and_then(|index| self.inheritances.get(index));
+            let owner = present.map(|present| present.owner().clone());
+            self.settle(key, owner);
         }
         waited
     }
@@ -352,6 +356,42 @@ mod tests {
             program.sleep_ns(5_000_000);
             assert_eq!(call(program, word, operation::UNLOCK, 0), Ok(0));
             assert_eq!(program.read_u32(word), 0);
+        });
+    }
+
+    /// A lock that is passed to a thread that has gone leaves nothing to the thread that had it.
+    #[test]
+    fn an_owner_that_passes_on_gives_the_priority_back() {
+        use core::sync::atomic::{AtomicUsize, Ordering};
+
+        struct Owner(AtomicUsize);
+        impl LockOwner for Owner {
+            fn own_priority(&self) -> Priority {
+                Priority::LOWEST
+            }
+            fn inherit(&self, _: Priority) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+            fn disinherit(&self, _: Priority) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        run(|program| {
+            let word = program.store(&(7 | WAITERS).to_le_bytes());
+            let process = program.process();
+            let owner = Arc::new(Owner(AtomicUsize::new(0)));
+            let (mut table, key) = (FutexTable::default(), word | 1);
+            for thread in [8, 9] {
+                let ticket = 1 << ARRIVAL_BITS | table.next_ticket();
+                let waiter = Waiter { waker: Waker::noop().clone(), bits: 0, thread };
+                table.queue.insert((key, ticket), waiter);
+            }
+            table.settle(key, Some(owner.clone()));
+            assert_eq!(owner.0.load(Ordering::Relaxed), 1);
+            let passed = table.pass_on(process.space(), (key, word), (7 | WAITERS, 0), |_| None);
+            assert_eq!((passed, program.read_u32(word)), (Ok(true), 8 | WAITERS));
+            assert_eq!(owner.0.load(Ordering::Relaxed), 0, "it has the lock no more");
+            assert_eq!(table.first_for(key).map(|(_, thread)| thread), Some(9));
         });
     }
 
