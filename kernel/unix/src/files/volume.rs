@@ -324,6 +324,8 @@ pub(crate) struct MountedVolume {
     /// last one that had some.
     hand: AtomicU32,
     looks: AtomicUsize,
+    /// Number of the disk's failures to write of which the volume knows.
+    told_write_errors: AtomicU64,
     reservation: time::Reservation,
     /// The process for whose request the coroutine works, and the tick up to which it was charged.
     payer: AtomicU32,
@@ -429,6 +431,7 @@ impl MountedVolume {
             failures_of_files: AtomicU32::new(0),
             hand: AtomicU32::new(0),
             looks: AtomicUsize::new(0),
+            told_write_errors: AtomicU64::new(disk.write_errors()),
             reservation: time::Reservation::new()?,
             payer: AtomicU32::new(0),
             charged_until: AtomicU64::new(0),
@@ -1114,6 +1117,10 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         self.write_all();
         self.look_at_access();
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        if self.access == Access::Read {
+            // Nothing of the volume was written meanwhile.
+            self.shared.told_write_errors.store(self.shared.disk.write_errors(), Ordering::Relaxed);
+        }
         let result = volume.remount(access).map_err(errno_of);
         self.shared.writers.lock().0 = volume.access();
         if result.is_ok() {
@@ -1126,7 +1133,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn mount(&mut self, access: Access) -> Result<VolumeAnswer, Errno> {
         self.buffer.try_reserve_exact(WRITTEN_AT_A_TIME * PAGE_SIZE).map_err(|_| Errno::ENOMEM)?;
         self.buffer.resize(WRITTEN_AT_A_TIME * PAGE_SIZE, 0);
-        let device = Blocks::new(self.shared.disk, self.waits);
+        let device = Blocks::new(self.shared, self.waits);
         match Volume::mount(device, now, access) {
             Ok(volume) => {
                 *self.shared.usage.lock() = volume.usage().unwrap_or_default();
@@ -1291,7 +1298,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Lets others go on.
     fn pause(&self) {
-        Blocks::new(self.shared.disk, self.waits).pause();
+        Blocks::new(self.shared, self.waits).pause();
     }
 
     /// Has a page of a file in memory, which was not; returns whether there is room for it. Its bytes are at the start

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::future::poll_fn;
 use core::pin::Pin;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::pages::PAGE_SIZE;
@@ -26,18 +27,20 @@ pub(super) trait WaitsOnStack {
 /// The blocks of a volume.
 pub(super) struct Blocks<'a, W> {
     disk: &'static Disk,
+    /// Number of the disk's failures to write that a flush has told of, or that were before the volume was written.
+    told: &'a AtomicU64,
     waits: &'a W,
 }
 
 impl<W> Clone for Blocks<'_, W> {
     fn clone(&self) -> Self {
-        Blocks { disk: self.disk, waits: self.waits }
+        Blocks { ..*self }
     }
 }
 
 impl<'a, W: WaitsOnStack> Blocks<'a, W> {
-    pub(super) fn new(disk: &'static Disk, waits: &'a W) -> Blocks<'a, W> {
-        Blocks { disk, waits }
+    pub(super) fn new(volume: &'a MountedVolume, waits: &'a W) -> Blocks<'a, W> {
+        Blocks { disk: volume.disk, told: &volume.told_write_errors, waits }
     }
 }
 
@@ -66,10 +69,13 @@ impl<W: WaitsOnStack> Device for Blocks<'_, W> {
 
     fn flush(&self) -> Result<(), DeviceFailed> {
         let mut wait = Synchronisation::new(SystemCall::SynchroniseFile, Some(self.disk));
-        // Failures of others since the last flush count as well: a page may have bytes of both.
-        let before = self.disk.write_errors();
-        self.waits.wait(|waker| wait.poll(Some(waker))).map_err(failed)?;
-        if self.disk.write_errors() == before { Ok(()) } else { Err(DeviceFailed) }
+        let flushed = self.waits.wait(|waker| wait.poll(Some(waker)));
+        // Those since the last flush, also of pages that the disk has written by itself, and of others' pages: a page
+        // may have bytes of both.
+        let errors = self.disk.write_errors();
+        let is_whole = self.told.swap(errors, Ordering::Relaxed) == errors;
+        flushed.map_err(failed)?;
+        if is_whole { Ok(()) } else { Err(DeviceFailed) }
     }
 
     fn pause(&self) {

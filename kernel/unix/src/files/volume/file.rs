@@ -724,6 +724,34 @@ mod tests {
         });
     }
 
+    /// The disk's cache writes pages by itself, and fails to, before anybody asks for them to last.
+    #[test]
+    fn a_failure_to_write_before_a_flush_is_told_by_it() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let place = program.store(&vec![5; 20_000]);
+            assert_eq!(program.call(SystemCall::Write, [file, place, 20_000]), Ok(20_000));
+            SECOND_FAILS.store(true, Ordering::Relaxed);
+            let before = crate::files::disk::all()[1].write_errors();
+            // The first disk may have pages of other tests.
+            while crate::files::disk::give_back() {}
+            program.sleep_ns(100_000_000);
+            assert_ne!(crate::files::disk::all()[1].write_errors(), before, "the disk has tried to write");
+            SECOND_FAILS.store(false, Ordering::Relaxed);
+            let results = [file, file].map(|file| program.call(SystemCall::SynchroniseFile, [file]));
+            assert_eq!(results, [Err(Errno::EIO), Ok(0)]);
+            // It goes on for reading, and may be mounted for writing again.
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "other", CREATED).unwrap();
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
     #[test]
     fn a_read_that_fails_loses_what_did_not_last_and_every_open_file_is_told() {
         with_volume(|program| {

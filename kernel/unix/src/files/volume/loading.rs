@@ -131,7 +131,7 @@ impl<W: WaitsOnStack> Desk<'_, W> {
         let size = node.attributes().size;
         let start = page * PAGE_SIZE as u64;
         let end = start + PAGE_SIZE as u64;
-        let device = Blocks::new(self.shared.disk, self.waits);
+        let device = Blocks::new(self.shared, self.waits);
         let mut next = start;
         for run in &self.near.runs {
             let (from, to) = (run.offset.max(next), (run.offset + run.length).min(end));
