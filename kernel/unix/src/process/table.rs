@@ -9,6 +9,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
