@@ -178,7 +178,6 @@ pub async fn fifos_that_cannot_be_made_or_opened() -> Outcome {
     for (kind, error) in [
         (mode::CHARACTER, Errno::EPERM),
         (mode::BLOCK, Errno::EPERM),
-        (mode::SOCKET, Errno::EPERM),
         (mode::DIRECTORY, Errno::EPERM),
         (mode::LINK, Errno::EINVAL),
     ] {

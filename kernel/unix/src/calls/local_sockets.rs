@@ -98,6 +98,8 @@ enum SocketFile {
 impl PathBinding {
     fn attempt(&mut self, call: &Call<'_>, path: &mut Path) -> Result<usize, Halt> {
         let process = call.process();
+        // At each attempt: the name gets an entry in a table.
+        process.account.admit()?;
         if self.reservation.is_none() {
             match LocalSocket::of(&self.file)?.reserve_name(&self.path, &process.account) {
                 Ok(reservation) => self.reservation = Some(reservation),

@@ -329,6 +329,9 @@ impl Generated {
         caller.account().admit()?;
         // At each read: another process may have got the number of one that has ended.
         source().permit(self.entry, caller.number())?;
+        if buffer.is_empty() {
+            return Ok(0);
+        }
         if at == 0 || at < reading.start {
             *reading = Reading { position: reading.position, next: Some(0), ..Reading::default() };
         }

@@ -70,7 +70,7 @@ fn name_of(descriptor: &Descriptor) -> Result<SocketName> {
 /// A local socket that accepts connections.
 ///
 /// ```no_run
-/// # async fn serve() -> cops::Result<()> {
+/// # async fn serve() -> cops::system::Result<()> {
 /// use cops::net::UnixListener;
 ///
 /// let listener = UnixListener::bind("/tmp/service")?;

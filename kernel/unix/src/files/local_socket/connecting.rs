@@ -112,11 +112,12 @@ impl LocalConnect {
             return socket.set_peer(caller, to, (&mut self.until, &mut self.has_lost), waker);
         }
         let Some(listener) = to else { return Poll::Ready(Err(Errno::EINVAL)) };
-        let attempt = socket.connect_to(caller, &listener, waker);
-        if attempt.is_pending() && self.file.is_non_blocking() {
-            return Poll::Ready(Err(Errno::EAGAIN));
+        // Nobody would take the registration of a call back that does not wait.
+        let to_wait = waker.filter(|_| !self.file.is_non_blocking());
+        match socket.connect_to(caller, &listener, to_wait) {
+            Poll::Pending if to_wait.is_none() && self.file.is_non_blocking() => Poll::Ready(Err(Errno::EAGAIN)),
+            attempt => attempt,
         }
-        attempt
     }
 
     /// Takes back the registration of [`poll`](Self::poll).
@@ -145,6 +146,8 @@ impl LocalSocket {
         direction.writers.wake_all();
         direction.readers.wake_all();
         *state = LocalState::Listening;
+        // As on Linux, a listener's own `SO_PEERCRED` is its process.
+        self.peer_process.store(process, Ordering::Relaxed);
         Ok(0)
     }
 

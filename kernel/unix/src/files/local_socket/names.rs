@@ -175,6 +175,8 @@ impl Inbox {
             if !matches!(*self.naming.lock(), Naming::None) {
                 return Ok(());
             }
+            // The name, and its entry in the table.
+            account.admit()?;
             let mut number = [0; 4];
             random::bytes(&mut number);
             let name = format!("\0{:05x}", u32::from_le_bytes(number) & 0xf_ffff);
