@@ -1114,7 +1114,7 @@ fn waited_words(state: &mut State) -> usize {
 
 /// Returns the number of the one set of semaphores, which is made if there is none.
 fn semaphores(_: &mut State) -> Result<usize> {
-    call(SystemCall::SemaphoreGet, [SEGMENT, 2, 0o1600, 0, 0, 0])
+    call(SystemCall::SemaphoreGet, [SEGMENT, 2, 0o1666, 0, 0, 0])
 }
 
 /// The key of the one segment of these scripts.
@@ -1122,7 +1122,7 @@ const SEGMENT: usize = 0x5e97;
 
 /// Returns the number of the one segment, which is made if there is none.
 fn segment(_: &mut State) -> Result<usize> {
-    call(SystemCall::SegmentGet, [SEGMENT, 8192, 0o1600, 0, 0, 0])
+    call(SystemCall::SegmentGet, [SEGMENT, 8192, 0o1666, 0, 0, 0])
 }
 
 /// Opens this process.
@@ -1399,8 +1399,11 @@ pub fn act(argument: &str) -> i32 {
     let made = Caller::new(way).map_err(|error| alloc::format!("{error:?}")).and_then(|mut caller| {
         let (result, made) = caller.attempt(script, nth)?;
         let is_right = match result {
+            // A wait that lacks memory looks again until its time has come.
             Err(error) if made >= nth => {
-                SHORTAGES.contains(&error) || error == Errno::EINVAL || error == Errno::ECANCELED
+                SHORTAGES.contains(&error)
+                    || matches!(error, Errno::EINVAL | Errno::ECANCELED)
+                    || (error == Errno::ETIMEDOUT && script.waits)
             }
             _ => true,
         };
