@@ -1401,9 +1401,7 @@ pub fn act(argument: &str) -> i32 {
         let is_right = match result {
             // A wait that lacks memory looks again until its time has come.
             Err(error) if made >= nth => {
-                SHORTAGES.contains(&error)
-                    || matches!(error, Errno::EINVAL | Errno::ECANCELED)
-                    || (error == Errno::ETIMEDOUT && script.waits)
+                SHORTAGES.contains(&error) || matches!(error, Errno::EINVAL | Errno::ECANCELED | Errno::ETIMEDOUT)
             }
             _ => true,
         };
