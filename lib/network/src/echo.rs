@@ -8,7 +8,7 @@
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use alloc::vec::Vec;
-use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
+use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::phy::TxToken;
 use smoltcp::socket::raw;
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, IpVersion, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr};
@@ -21,7 +21,7 @@ use crate::reply::parse_ip;
 use crate::slab::DatagramId;
 use crate::table::Key;
 use crate::tcp::zeroed;
-use crate::udp::{Datagrams, DepartingDatagrams, LONGEST, Way};
+use crate::udp::{Datagrams, DepartingDatagrams, LONGEST, Way, set_of};
 
 /// Kinds of messages.
 const REQUEST: u8 = 8;
@@ -66,7 +66,7 @@ pub(crate) fn have_echoes(sockets: &SocketSet<'static>) -> bool {
 impl Datagrams {
     /// Returns the smoltcp socket for echoes over IPv4, made if there is none yet; `None` while some over IPv6 wait.
     fn departing_echoes(&mut self) -> Result<Option<&mut raw::Socket<'static>>, Error> {
-        if matches!(&self.departing, DepartingDatagrams::Six { datagrams, .. } if !datagrams.is_empty()) {
+        if self.have_departing_six() {
             return Ok(None);
         }
         if !matches!(self.departing, DepartingDatagrams::Echoes(_)) {
@@ -78,12 +78,7 @@ impl Datagrams {
                 raw::PacketBuffer::new(Vec::new(), Vec::new()),
                 raw::PacketBuffer::new(records, zeroed(0, self.options.send_buffer)?),
             );
-            let mut storage = Vec::new();
-            storage.try_reserve_exact(1)?;
-            storage.push(SocketStorage::EMPTY);
-            let mut sockets = SocketSet::new(storage);
-            sockets.add(socket);
-            self.departing = DepartingDatagrams::Echoes(sockets);
+            self.departing = DepartingDatagrams::Echoes(set_of(socket)?);
         }
         match &mut self.departing {
             DepartingDatagrams::Echoes(sockets) => Ok(Some(sockets.get_mut(SocketHandle::default()))),
@@ -95,12 +90,7 @@ impl Datagrams {
 impl Host {
     /// Returns the socket that receives an answer.
     pub(crate) fn find_echoes(&self, key: Key) -> Option<u32> {
-        let here = key.without_remote();
-        self.echo_table
-            .find(here)
-            .or_else(|| self.echo_table.find(here.anywhere()))
-            .or_else(|| self.echo_table.find(key))
-            .or_else(|| self.echo_table.find(key.anywhere()))
+        self.echo_table.find_receiver(key)
     }
 
     /// Handles an answer over IPv4.

@@ -256,6 +256,15 @@ impl Table {
         }
     }
 
+    /// Finds what receives a datagram: bound to its address or to all, and then connected to its sender.
+    pub(crate) fn find_receiver(&self, key: Key) -> Option<u32> {
+        let here = key.without_remote();
+        self.find(here)
+            .or_else(|| self.find(here.anywhere()))
+            .or_else(|| self.find(key))
+            .or_else(|| self.find(key.anywhere()))
+    }
+
     /// Reserves room for one more entry of the family of `key`.
     pub(crate) fn reserve(&mut self, key: Key) -> Result<(), Error> {
         match key {

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use ethernet::Link;
 use smoltcp::iface::{PollResult, SocketHandle, SocketSet, SocketStorage};
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
-use smoltcp::socket::udp;
+use smoltcp::socket::{AnySocket, udp};
 use smoltcp::storage::{PacketBuffer, PacketMetadata};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{IpListenEndpoint, IpProtocol, Ipv6Packet, Ipv6Repr, UDP_HEADER_LEN, UdpPacket, UdpRepr};
@@ -247,9 +247,14 @@ impl Datagrams {
         }
     }
 
+    /// Returns whether datagrams over IPv6 wait to leave.
+    pub(crate) fn have_departing_six(&self) -> bool {
+        matches!(&self.departing, DepartingDatagrams::Six { datagrams, .. } if !datagrams.is_empty())
+    }
+
     /// Returns the smoltcp socket for datagrams over IPv4, made if there is none yet; `None` while some over IPv6 wait.
     pub(crate) fn departing_four(&mut self) -> Result<Option<&mut udp::Socket<'static>>, Error> {
-        if matches!(&self.departing, DepartingDatagrams::Six { datagrams, .. } if !datagrams.is_empty()) {
+        if self.have_departing_six() {
             return Ok(None);
         }
         if !matches!(self.departing, DepartingDatagrams::Four(_)) {
@@ -265,12 +270,7 @@ impl Datagrams {
             // Each datagram has its own address.
             let port = self.local.address.port();
             socket.bind(IpListenEndpoint { addr: None, port }).map_err(|_| Error::Invalid)?;
-            let mut storage = Vec::new();
-            storage.try_reserve_exact(1)?;
-            storage.push(SocketStorage::EMPTY);
-            let mut sockets = SocketSet::new(storage);
-            sockets.add(socket);
-            self.departing = DepartingDatagrams::Four(sockets);
+            self.departing = DepartingDatagrams::Four(set_of(socket)?);
         }
         match &mut self.departing {
             DepartingDatagrams::Four(sockets) => Ok(Some(sockets.get_mut(SocketHandle::default()))),
@@ -328,6 +328,16 @@ impl Datagrams {
             Err(_) => false,
         }
     }
+}
+
+/// Makes a set of one socket, in memory of its own.
+pub(crate) fn set_of(socket: impl AnySocket<'static>) -> Result<SocketSet<'static>, Error> {
+    let mut storage = Vec::new();
+    storage.try_reserve_exact(1)?;
+    storage.push(SocketStorage::EMPTY);
+    let mut sockets = SocketSet::new(storage);
+    sockets.add(socket);
+    Ok(sockets)
 }
 
 /// The way of a datagram: the interface, and both ends.
@@ -424,12 +434,7 @@ impl Host {
     /// Returns the socket that receives a datagram. A port has one owner for each address, so at most one exists: a
     /// socket bound to the address or to all addresses, without a peer or connected to the sender.
     pub(crate) fn find_datagrams(&self, key: Key) -> Option<u32> {
-        let here = key.without_remote();
-        self.datagram_table
-            .find(here)
-            .or_else(|| self.datagram_table.find(here.anywhere()))
-            .or_else(|| self.datagram_table.find(key))
-            .or_else(|| self.datagram_table.find(key.anywhere()))
+        self.datagram_table.find_receiver(key)
     }
 
     pub(crate) fn udp_input<T: TxToken>(&mut self, key: Key, frame: &[u8], answer: T, now: Instant) {
