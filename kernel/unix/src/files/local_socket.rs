@@ -872,15 +872,11 @@ impl LocalSocket {
         if level != option::SOL_SOCKET {
             return Err(Errno::EOPNOTSUPP);
         }
-        if value.len() < 4 {
-            return Err(Errno::EINVAL);
-        }
-        let mut number = [0; 4];
-        caller.copy_in(value.address(), &mut number)?;
+        let is_set = value.read_number(caller)? != 0;
         match name {
             option::SO_SNDBUF | option::SO_RCVBUF => {}
-            option::SO_PASSCRED => self.set_flag(name, number != [0; 4]),
-            name if KEPT_OPTIONS.contains(&name) => self.set_flag(name, number != [0; 4]),
+            option::SO_PASSCRED => self.set_flag(name, is_set),
+            name if KEPT_OPTIONS.contains(&name) => self.set_flag(name, is_set),
             _ => return Err(Errno::ENOPROTOOPT),
         }
         Ok(0)

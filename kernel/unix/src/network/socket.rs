@@ -632,12 +632,7 @@ impl Socket {
         name: u32,
         value: UserBuffer,
     ) -> Result<usize, Errno> {
-        if value.len() < 4 {
-            return Err(Errno::EINVAL);
-        }
-        let mut bytes = [0; 4];
-        caller.copy_in(value.address(), &mut bytes)?;
-        let number = u32::from_le_bytes(bytes);
+        let number = value.read_number(caller)?;
         let mut inner = self.inner.lock();
         match (level, name) {
             (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
@@ -652,6 +647,7 @@ impl Socket {
                 if value.len() < 8 {
                     return Err(Errno::EINVAL);
                 }
+                let mut bytes = [0; 4];
                 caller.copy_in(value.address() + 4, &mut bytes)?;
                 inner.linger = (number, u32::from_le_bytes(bytes));
                 inner.linger_abort = number != 0 && inner.linger.1 == 0;

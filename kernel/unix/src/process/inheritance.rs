@@ -48,12 +48,14 @@ impl Drop for Inheritance {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
-    struct Counter(AtomicUsize);
+    /// An owner that counts the priorities that it has inherited.
+    #[derive(Default)]
+    pub(crate) struct Counter(pub(crate) AtomicUsize);
 
     impl LockOwner for Counter {
         fn own_priority(&self) -> Priority {
@@ -71,7 +73,7 @@ mod tests {
 
     #[test]
     fn an_inherited_priority_is_given_back_once() {
-        let owner = Arc::new(Counter(AtomicUsize::new(0)));
+        let owner = Arc::new(Counter::default());
         let inheritance = Inheritance::new(8, owner.clone(), Priority::HIGHEST);
         assert_eq!((inheritance.key(), owner.0.load(Ordering::Relaxed)), (8, 1));
         drop(inheritance);

@@ -362,24 +362,14 @@ mod tests {
     /// A lock that is passed to a thread that has gone leaves nothing to the thread that had it.
     #[test]
     fn an_owner_that_passes_on_gives_the_priority_back() {
-        use core::sync::atomic::{AtomicUsize, Ordering};
+        use core::sync::atomic::Ordering;
 
-        struct Owner(AtomicUsize);
-        impl LockOwner for Owner {
-            fn own_priority(&self) -> Priority {
-                Priority::LOWEST
-            }
-            fn inherit(&self, _: Priority) {
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-            fn disinherit(&self, _: Priority) {
-                self.0.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
+        use crate::process::inheritance::tests::Counter;
+
         run(|program| {
             let word = program.store(&(7 | WAITERS).to_le_bytes());
             let process = program.process();
-            let owner = Arc::new(Owner(AtomicUsize::new(0)));
+            let owner = Arc::new(Counter::default());
             let (mut table, key) = (FutexTable::default(), word | 1);
             for thread in [8, 9] {
                 let ticket = 1 << ARRIVAL_BITS | table.next_ticket();

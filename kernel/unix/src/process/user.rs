@@ -205,6 +205,16 @@ impl UserBuffer {
     pub(crate) fn is_empty(self) -> bool {
         self.length == 0
     }
+
+    /// Reads the number of an option. `EINVAL` if it is too short for one, `EFAULT`.
+    pub(crate) fn read_number(self, caller: &dyn Caller) -> Result<u32, Errno> {
+        let mut number = [0; 4];
+        if self.length < number.len() {
+            return Err(Errno::EINVAL);
+        }
+        caller.copy_in(self.address, &mut number)?;
+        Ok(u32::from_le_bytes(number))
+    }
 }
 
 /// Buffers of one call; a single buffer, the common case, needs no allocation.

@@ -112,7 +112,7 @@ impl LocalConnect {
             return socket.set_peer(caller, to, (&mut self.until, &mut self.has_lost), waker);
         }
         let Some(listener) = to else { return Poll::Ready(Err(Errno::EINVAL)) };
-        // Nobody would take the registration of a call back that does not wait.
+        // A call that does not wait must not register: its registration would be taken back by nobody.
         let to_wait = waker.filter(|_| !self.file.is_non_blocking());
         match socket.connect_to(caller, &listener, to_wait) {
             Poll::Pending if to_wait.is_none() && self.file.is_non_blocking() => Poll::Ready(Err(Errno::EAGAIN)),
