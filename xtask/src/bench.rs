@@ -349,6 +349,15 @@ pub fn bench(context: &Context, arguments: &cli::Bench) -> Result<()> {
 /// A file cannot be written.
 pub fn keep_and_show(context: &Context, results: &Results, arguments: &cli::Bench) -> Result<()> {
     results::keep(context, results, arguments.record)?;
+    show(results, arguments)
+}
+
+/// Shows results, and writes them to the requested file.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn show(results: &Results, arguments: &cli::Bench) -> Result<()> {
     print!("{}", summary(results));
     if let Some(file) = &arguments.json {
         let json = serde_json::to_string_pretty(results)? + "\n";

@@ -94,6 +94,28 @@ pub struct Products {
     pub files: Vec<(String, PathBuf)>,
 }
 
+impl Products {
+    /// Makes an archive of one program alone, for machines that are slow to read it.
+    ///
+    /// # Errors
+    ///
+    /// The archive of all programs cannot be read.
+    pub fn archive_of(&self, program: &str) -> Result<Vec<u8>> {
+        let all = std::fs::read(&self.initramfs)?;
+        let path = format!("bin/{program}");
+        let mut archive = cpio::Writer::new(0);
+        for entry in cpio::entries(&all) {
+            let entry = entry?;
+            match entry.path {
+                b"bin" => archive.directory(entry.path, entry.permissions)?,
+                other if other == path.as_bytes() => archive.file(entry.path, entry.permissions, entry.data)?,
+                _ => {}
+            }
+        }
+        Ok(archive.finish())
+    }
+}
+
 /// The treatment of programs that do not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {

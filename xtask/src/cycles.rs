@@ -15,7 +15,6 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use filesystem::cpio;
 
 use crate::bench::{self, BenchName, Goal, Line, MARK, Results, Series};
 use crate::build::{Harts, Products, Variation};
@@ -123,12 +122,7 @@ pub fn run(context: &Context, part: Option<&Path>, arguments: &cli::Bench) -> Re
     if is_whole {
         return bench::keep_and_show(context, &results, arguments);
     }
-    print!("{}", bench::summary(&results));
-    if let Some(file) = &arguments.json {
-        let json = serde_json::to_string_pretty(&results)? + "\n";
-        std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    Ok(())
+    bench::show(&results, arguments)
 }
 
 /// Finds the parts to measure.
@@ -144,18 +138,8 @@ fn chosen(name: Option<&Path>) -> Result<Vec<&'static Trial>> {
 
 /// Makes an archive of the measuring program alone: each byte costs the simulated core time.
 fn archive_of_bench(context: &Context, products: &Products) -> Result<PathBuf> {
-    let all = std::fs::read(&products.initramfs)?;
-    let mut writer = cpio::Writer::new(0);
-    writer.directory(b"bin", 0o755)?;
-    writer.directory(b"tmp", 0o777)?;
-    for entry in cpio::entries(&all) {
-        let entry = entry?;
-        if entry.path == format!("bin/{}", bench::PROGRAM).as_bytes() {
-            writer.file(entry.path, entry.permissions, entry.data)?;
-        }
-    }
     let file = context.workspace.products().join("initramfs-cycles.cpio");
-    write_if_changed(&file, &writer.finish())?;
+    write_if_changed(&file, &products.archive_of(bench::PROGRAM)?)?;
     Ok(file)
 }
 

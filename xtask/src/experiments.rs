@@ -122,13 +122,7 @@ pub fn find(name: BenchName) -> Option<&'static Experiment> {
 pub fn run(context: &Context, experiment: &Experiment, arguments: &cli::Bench) -> Result<()> {
     let lab = Lab::open(context, arguments)?;
     let results = lab.run(experiment)?;
-    results::keep(context, &results, arguments.record)?;
-    print!("{}", bench::summary(&results));
-    if let Some(file) = &arguments.json {
-        let json = serde_json::to_string_pretty(&results)? + "\n";
-        std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    Ok(())
+    bench::keep_and_show(context, &results, arguments)
 }
 
 /// Runs all of them, and makes the report.

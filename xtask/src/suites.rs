@@ -24,7 +24,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
-use filesystem::cpio;
 
 use crate::board::{self, Board, Clock, Configuration, Network, Variant};
 use crate::boot_loader;
@@ -1556,26 +1555,11 @@ impl Boots<'_> {
         Ok((Tally::PASSED, Vec::new()))
     }
 
-    /// Returns an archive of one program: boot loaders fetch a few megabytes in a second.
-    fn archive_of_hello(&self) -> Result<Vec<u8>> {
-        let all = std::fs::read(&self.products.initramfs)?;
-        let mut archive = cpio::Writer::new(0);
-        for entry in cpio::entries(&all) {
-            let entry = entry?;
-            match entry.path {
-                b"bin" => archive.directory(entry.path, entry.permissions)?,
-                b"bin/hello" => archive.file(entry.path, entry.permissions, entry.data)?,
-                _ => {}
-            }
-        }
-        Ok(archive.finish())
-    }
-
     /// Makes the file for EFI firmware; returns the configuration of a machine without kernel and archive of its own.
     fn efi(&self, directory: &Path, words: &str) -> Result<Configuration> {
         let loader = build::efi_loader(&self.context.workspace, self.toolchain, &self.context.progress)?;
         let kernel = boot_loader::image(&self.products.kernel)?;
-        let file = efi::file(&std::fs::read(loader)?, &kernel, &self.archive_of_hello()?, words)?;
+        let file = efi::file(&std::fs::read(loader)?, &kernel, &self.products.archive_of("hello")?, words)?;
         std::fs::write(directory.join(efi::FILE), file)?;
         let mut configuration = self.context.configuration(&self.products, &self.machine, String::new());
         configuration.initramfs = directory.join("empty");
@@ -1624,7 +1608,7 @@ impl Boots<'_> {
     /// Lets U-Boot fetch the kernel's image and an archive over the network, and start them.
     fn boot_loader(&self, log: &Path, show: Show) -> Found {
         in_own_directory("boot-loader", |directory| {
-            let archive = self.archive_of_hello()?;
+            let archive = self.products.archive_of("hello")?;
             let write = |name: &str, content: &[u8]| std::fs::write(directory.join(name), content);
             write(boot_loader::IMAGE, &boot_loader::image(&self.products.kernel)?)?;
             write("initramfs.cpio", &archive)?;
