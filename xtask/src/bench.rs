@@ -416,11 +416,24 @@ pub fn in_the_machine(
 }
 
 /// Collects the lines that a machine prints until it ends by itself.
+///
+/// # Errors
+///
+/// It fails, or is silent for too long.
 pub fn collect(guest: &mut Guest, activity: &Activity) -> Result<Vec<String>> {
+    collect_with(guest, |line| activity.detail(line))
+}
+
+/// Collects the lines that a machine prints until it ends by itself, and shows each line.
+///
+/// # Errors
+///
+/// As [`collect`].
+pub fn collect_with(guest: &mut Guest, mut show: impl FnMut(&str)) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     loop {
         let next = guest.wait_for("a line of the benchmark or its end", LIMIT, |line| {
-            activity.detail(line);
+            show(line);
             lines.extend(line.strip_prefix(MARK).map(str::to_string));
             Some(())
         });

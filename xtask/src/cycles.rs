@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -22,7 +21,7 @@ use crate::callers::SymbolisedProgram;
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::figures::{count, table};
-use crate::guest::{Echo, Failure, FailureKind};
+use crate::guest::Echo;
 use crate::profile;
 use crate::report;
 use crate::rocket::{self, Hardware, Model, Payload};
@@ -69,9 +68,6 @@ const GOALS: &[Goal] = &[
 /// Beginning of the model's lines about its progress.
 const PROGRESS: &str = "rocket: ";
 
-/// Longest time without a line: half an hour, as for other benchmarks.
-const LIMIT: Duration = Duration::from_secs(1800);
-
 /// Number of functions in a profile.
 const FUNCTIONS: usize = 20;
 
@@ -94,27 +90,16 @@ pub fn run(context: &Context, part: Option<&Path>, arguments: &cli::Bench) -> Re
         bail!("--record goes with all parts on one hart");
     }
     let machine = Hardware { harts, latency: arguments.latency.unwrap_or(rocket::LATENCY) };
-    let unix = context.build(Need::Boot)?.1;
-    let archive = archive_of_bench(context, &unix)?;
-    let micro = context.build_microkernel(Variation::new(if harts == 1 { Harts::One } else { Harts::Several }))?.1;
+    let built = build(context, &parts, harts)?;
     let model = Model::ensure(context, machine, arguments.profile)?;
-    let work = |part: &Trial| {
-        let (kernel, initramfs, words) = match part.workload {
-            Workload::Bench(arguments) => {
-                let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
-                // Each run has the same addresses and numbers.
-                (&unix.kernel, archive.clone(), format!("aslr=off {}", command_line(bench::PROGRAM, &arguments)?))
-            }
-            Workload::RootTask(name) => (&micro.kernel, context.workspace.products().join(name), String::new()),
-        };
+    let lines = at_once(&parts, |place, part| {
+        let Built { kernel, initramfs, words, .. } = &built[place];
         let profile = arguments.profile.then(|| profile_of(context, part));
-        let boot = Payload { kernel, initramfs: &initramfs, words: &words, profile: profile.as_deref() };
-        measure(context, &model, part, &boot)
-    };
-    let lines = at_once(&parts, work)?;
+        measure(context, &model, part, &Payload { kernel, initramfs, words, profile: profile.as_deref() })
+    })?;
     if arguments.profile {
-        for part in &parts {
-            show_profile(context, &unix, &micro, part)?;
+        for (part, built) in parts.iter().zip(&built) {
+            show_profile(context, part, built)?;
         }
     }
     let lines: Vec<String> = parts.iter().zip(lines).flat_map(|(part, lines)| renamed(part, lines)).collect();
@@ -136,6 +121,53 @@ fn chosen(name: Option<&Path>) -> Result<Vec<&'static Trial>> {
     Ok(found)
 }
 
+/// The files of a part's machine.
+struct Built {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+    words: String,
+    /// Its program, with symbols, and the address at which address 0 of that lies.
+    program: PathBuf,
+    base: u64,
+}
+
+/// Builds what the parts need.
+fn build(context: &Context, parts: &[&Trial], harts: u8) -> Result<Vec<Built>> {
+    let (mut unix, mut micro) = (None, None);
+    let mut built = Vec::new();
+    for part in parts {
+        built.push(match part.workload {
+            Workload::Bench(arguments) => {
+                let products = match &mut unix {
+                    Some(products) => products,
+                    none => none.insert(context.build(Need::Boot)?.1),
+                };
+                let program = products.files.iter().find(|(name, _)| name == bench::PROGRAM);
+                let (_, program) = program.with_context(|| format!("there is no program `{}`", bench::PROGRAM))?;
+                let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+                Built {
+                    kernel: products.kernel.clone(),
+                    initramfs: archive_of_bench(context, products)?,
+                    // Each run has the same addresses and numbers.
+                    words: format!("aslr=off {}", command_line(bench::PROGRAM, &arguments)?),
+                    program: program.clone(),
+                    base: PROGRAM_ADDRESS,
+                }
+            }
+            Workload::RootTask(name) => {
+                let harts = if harts == 1 { Harts::One } else { Harts::Several };
+                let products = match &mut micro {
+                    Some(products) => products,
+                    none => none.insert(context.build_microkernel(Variation::new(harts))?.1),
+                };
+                let (kernel, program) = (products.kernel.clone(), context.workspace.products().join(name));
+                Built { kernel, initramfs: program.clone(), words: String::new(), program, base: 0 }
+            }
+        });
+    }
+    Ok(built)
+}
+
 /// Makes an archive of the measuring program alone: each byte costs the simulated core time.
 fn archive_of_bench(context: &Context, products: &Products) -> Result<PathBuf> {
     let file = context.workspace.products().join("initramfs-cycles.cpio");
@@ -144,7 +176,7 @@ fn archive_of_bench(context: &Context, products: &Products) -> Result<PathBuf> {
 }
 
 /// Does work for all parts, as much at once as the host has processors. The results have the order of the parts.
-fn at_once<T: Send>(parts: &[&Trial], work: impl Fn(&Trial) -> Result<T> + Sync) -> Result<Vec<T>> {
+fn at_once<T: Send>(parts: &[&Trial], work: impl Fn(usize, &Trial) -> Result<T> + Sync) -> Result<Vec<T>> {
     let next = Mutex::new(parts.iter().enumerate());
     let done = Mutex::new(Vec::new());
     let take = || next.lock().ok().and_then(|mut next| next.next());
@@ -152,7 +184,7 @@ fn at_once<T: Send>(parts: &[&Trial], work: impl Fn(&Trial) -> Result<T> + Sync)
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some((place, part)) = take() {
-                    let result = work(part).with_context(|| format!("`{}` could not be measured", part.name));
+                    let result = work(place, part).with_context(|| format!("`{}` could not be measured", part.name));
                     if let Ok(mut done) = done.lock() {
                         done.push((place, result));
                     }
@@ -169,26 +201,10 @@ fn at_once<T: Send>(parts: &[&Trial], work: impl Fn(&Trial) -> Result<T> + Sync)
 fn measure(context: &Context, model: &Model, part: &Trial, boot: &Payload<'_>) -> Result<Vec<String>> {
     let mut guest = model.start(context, boot, &format!("cycles-{}", part.name), Echo::LogOnly)?;
     let activity = context.progress.start_steps(format!("Simulating {}", part.name), part.cycles);
-    let mut lines = Vec::new();
-    loop {
-        let next = guest.wait_for("a line of the benchmark or its end", LIMIT, |line| {
-            match line.strip_prefix(PROGRESS).map(str::parse) {
-                Some(Ok(cycles)) => activity.advance_to(part.cycles.min(cycles)),
-                _ => activity.detail(line),
-            }
-            lines.extend(line.strip_prefix(MARK).map(str::to_string));
-            Some(())
-        });
-        match next {
-            Ok(()) => {}
-            Err(failure) if ended_well(&failure) => return Ok(lines),
-            Err(failure) => return Err(failure.into()),
-        }
-    }
-}
-
-fn ended_well(failure: &Failure) -> bool {
-    matches!(failure.kind, FailureKind::Ended { status: Some(status), .. } if status.success())
+    bench::collect_with(&mut guest, |line| match line.strip_prefix(PROGRESS).map(str::parse) {
+        Some(Ok(cycles)) => activity.advance_to(part.cycles.min(cycles)),
+        _ => activity.detail(line),
+    })
 }
 
 /// Returns a part's lines with the part's name in front of theirs, and cycles as their unit.
@@ -311,6 +327,7 @@ fn sections(text: &str) -> Result<Vec<Reading>> {
 struct Code {
     kernel: Symbols,
     program: SymbolisedProgram,
+    base: u64,
 }
 
 impl Code {
@@ -319,7 +336,7 @@ impl Code {
         let (place, functions) = match address {
             0xffff_0000_0000_0000.. => ("kernel", self.kernel.functions_at(address)),
             0x8000_0000..0x8020_0000 => ("firmware", Vec::new()),
-            _ => ("program", self.program.functions_at(address.wrapping_sub(PROGRAM_ADDRESS))),
+            _ => ("program", self.program.functions_at(address.wrapping_sub(self.base))),
         };
         // The outermost function is the one that others call.
         match profile::names(functions).pop() {
@@ -331,14 +348,9 @@ impl Code {
 }
 
 /// Prints where a part's cycles go, for each of its figures, and draws a flame graph of all of them.
-fn show_profile(context: &Context, unix: &Products, micro: &Products, part: &Trial) -> Result<()> {
-    let (products, name) = match part.workload {
-        Workload::Bench(_) => (unix, bench::PROGRAM),
-        Workload::RootTask(name) => (micro, name),
-    };
-    let file = products.files.iter().find(|(other, _)| other == name).map(|(_, file)| file);
-    let program = file.with_context(|| format!("there is no program `{name}`"))?;
-    let code = Code { kernel: Symbols::load(&products.kernel)?, program: SymbolisedProgram::load(program)? };
+fn show_profile(context: &Context, part: &Trial, built: &Built) -> Result<()> {
+    let (kernel, program) = (Symbols::load(&built.kernel)?, SymbolisedProgram::load(&built.program)?);
+    let code = Code { kernel, program, base: built.base };
     let counts = profile_of(context, part);
     let text = std::fs::read_to_string(&counts).with_context(|| format!("cannot read {}", counts.display()))?;
     let mut graph = BTreeMap::new();
@@ -426,9 +438,9 @@ mod tests {
     #[test]
     fn parts_that_are_done_at_once_keep_their_order() {
         let parts: Vec<_> = TRIALS.iter().collect();
-        let names = at_once(&parts, |part| Ok(part.name)).unwrap();
+        let names = at_once(&parts, |_, part| Ok(part.name)).unwrap();
         assert_eq!(names, TRIALS.each_ref().map(|part| part.name));
-        let error = at_once(&parts, |part| match part.name {
+        let error = at_once(&parts, |_, part| match part.name {
             "syscall" => bail!("no"),
             _ => Ok(()),
         });
