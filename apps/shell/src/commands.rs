@@ -9,7 +9,6 @@ use abi_unix::types::mounting::flag;
 use abi_unix::types::{mode, signal};
 use command_line::is_name;
 use cops::Errno;
-use cops::select::{Either, select};
 use cops::system::{file, process, terminal};
 
 use crate::run::{self, Ran, Stop};
@@ -372,13 +371,8 @@ async fn read(state: &mut State, names: &[String]) -> Ran {
             state.job.note_stop();
             continue;
         }
-        let (result, returned) = match select(cops::io::read(input, byte), state.job.stopped()).await {
-            Either::First(read) => read,
-            Either::Second(()) => {
-                byte = alloc::vec![0; 1];
-                continue;
-            }
-        };
+        // A byte that has come by the stop is a part of the line when the command goes on.
+        let (result, returned) = cops::io::read(input, byte).until(state.job.stopped()).await;
         byte = returned;
         match result {
             Ok(1) if byte[0] == b'\n' => {
@@ -386,6 +380,7 @@ async fn read(state: &mut State, names: &[String]) -> Ran {
                 break;
             }
             Ok(1) => line.push(byte[0]),
+            Err(Errno::ECANCELED) => {}
             _ => break,
         }
     }

@@ -391,6 +391,19 @@ impl Jobs {
     }
 }
 
+/// Lets a command notice that its job was stopped, before the terminal is the shell's again: a read that goes on would
+/// take the first key of the next line. Returns the result of a command that ends meanwhile.
+///
+/// # Cancellation
+///
+/// Strict.
+pub async fn notice_stop(work: &mut Work) -> Option<Ran> {
+    match select(work, core::future::ready(())).await {
+        Either::First(ran) => Some(ran),
+        Either::Second(()) => None,
+    }
+}
+
 /// Runs a job's command in the background; the foreground comes and goes. Reports stops, and the end if nobody waits
 /// for it.
 async fn attend(jobs: Arc<Jobs>, entry: Entry, mut work: Work, errors: Arc<Descriptor>) {
@@ -405,6 +418,9 @@ async fn attend(jobs: Arc<Jobs>, entry: Entry, mut work: Work, errors: Arc<Descr
         let stops = job.stops.load(Ordering::Relaxed);
         if stops != reported {
             reported = stops;
+            if let Some(ran) = notice_stop(&mut work).await {
+                break run::apart(ran);
+            }
             job.leave_foreground();
             if jobs.is_closed.load(Ordering::Relaxed) {
                 let _ = job.kill(signal::HUP);

@@ -196,6 +196,9 @@ async fn job(state: &mut State, statement: &Statement, keys: &mut Keys) -> Resul
                 state.jobs.in_foreground().unwrap_or_else(|| job.clone()).stop();
             }
             Either::First(()) => {
+                if let Some(ran) = jobs::notice_stop(&mut work).await {
+                    break ran;
+                }
                 job.leave_foreground();
                 let text = &statement.text;
                 let number = state.jobs.start(text, job, work, state.files[2].clone());

@@ -301,6 +301,11 @@ pub async fn a_time_limit_gives_the_buffer_back() -> Outcome {
         must!(writer.write_all(&b"byte"[..]).await.0);
         let (result, returned) = reader.read(returned).timeout(LIMIT).await;
         check_eq!((result, &returned[..4]), (Ok(4), &b"byte"[..]));
+        let (result, returned) = reader.read(returned).until(cops::sleep(Duration::from_millis(2))).await;
+        check_eq!((result, returned.as_ptr().addr()), (Err(Errno::ECANCELED), address));
+        must!(writer.write_all(&b"more"[..]).await.0);
+        let (result, returned) = reader.read(returned).until(async {}).await;
+        check_eq!((result, &returned[..4]), (Ok(4), &b"more"[..]));
         buffer = returned;
     }
     cops::call::set_way(cops::call::Way::Direct);

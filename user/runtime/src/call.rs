@@ -616,8 +616,7 @@ impl<B, const N: usize> Operation<B, N> {
     }
 
     /// Waits for the call no longer than a duration, and gives the buffer back in any case: when the time is over the
-    /// kernel is asked to cancel, and its answer is awaited. A call that succeeds nevertheless has succeeded, so no
-    /// byte is lost.
+    /// call is ended as by [`until`](Operation::until), so no byte is lost.
     ///
     /// ```no_run
     /// # async fn example(stream: cops::net::TcpStream) {
@@ -632,14 +631,35 @@ impl<B, const N: usize> Operation<B, N> {
     /// # Cancellation
     ///
     /// Weak, as [`Operation`].
-    pub async fn timeout(mut self, duration: core::time::Duration) -> (Result<usize>, B) {
-        let limit = core::pin::pin!(crate::time::sleep(duration));
-        if let crate::select::Either::First(output) = crate::select::select(&mut self, limit).await {
+    pub async fn timeout(self, duration: core::time::Duration) -> (Result<usize>, B) {
+        let (result, buffer) = self.until(crate::time::sleep(duration)).await;
+        (result.map_err(|error| if error == Errno::ECANCELED { Errno::ETIMEDOUT } else { error }), buffer)
+    }
+
+    /// Waits for the call until another future is done, and gives the buffer back in any case: then the kernel is asked
+    /// to cancel the call, and its answer is awaited. A call that succeeds nevertheless has succeeded, so no byte is
+    /// lost. Use it where [`select`](crate::select::select) would drop a read whose bytes others want.
+    ///
+    /// ```no_run
+    /// # async fn example(stream: cops::net::TcpStream, mut shutdown: cops::sync::oneshot::Receiver<()>) {
+    /// let (result, buffer) = stream.read(vec![0; 64]).until(async { drop(shutdown.await) }).await;
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As the call; `ECANCELED` if it had no effect before the other future was done.
+    ///
+    /// # Cancellation
+    ///
+    /// Weak, as [`Operation`].
+    pub async fn until(mut self, end: impl Future<Output = ()>) -> (Result<usize>, B) {
+        let end = core::pin::pin!(end);
+        if let crate::select::Either::First(output) = crate::select::select(&mut self, end).await {
             return output;
         }
         self.request_end();
-        let (result, buffer) = self.await;
-        (result.map_err(|error| if error == Errno::ECANCELED { Errno::ETIMEDOUT } else { error }), buffer)
+        self.await
     }
 
     /// Asks for the end of a call that has been polled. Its result is still to be awaited.
