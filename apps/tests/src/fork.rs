@@ -305,6 +305,36 @@ fn start_after_a_failure(words: &'static [AtomicU64]) -> Result<usize, Errno> {
     })
 }
 
+/// A copy begins with the contents of its parent's registers, which the kernel leaves in the hart during a call.
+pub async fn copies_have_the_floating_point_registers() -> Outcome {
+    for seed in 1..20u64 {
+        let (result, bits): (usize, u64);
+        // SAFETY: the call is `clone` as in `fork`; all registers that the code changes are declared.
+        unsafe {
+            core::arch::asm!(
+                "fmv.d.x f9, {seed}",
+                "fmv.d.x f31, {seed}",
+                "fadd.d f31, f9, f31",
+                "ecall",
+                "fmv.x.d {bits}, f9",
+                seed = in(reg) seed,
+                bits = out(reg) bits,
+                inlateout("a0") signal::CHLD as usize => result,
+                in("a1") 0, in("a2") 0, in("a3") 0, in("a4") 0, in("a5") 0,
+                in("a7") SystemCall::Clone as usize,
+                out("f9") _, out("f31") _,
+            );
+        }
+        if result == 0 {
+            let _ = call(SystemCall::ExitGroup, [if bits == seed { 9 } else { 1 }, 0, 0, 0, 0, 0]);
+        }
+        check!((result as isize) > 0, "clone: {}", result as isize);
+        check_eq!(bits, seed);
+        check_eq!(must!(status_of(result)), 9);
+    }
+    Ok(())
+}
+
 pub async fn copies_start_other_programs_and_have_their_parent_s_signals() -> Outcome {
     let (reader, writer) = must!(system::file::pipe(0));
     let ignore = [1u64, 0, 0];

@@ -287,6 +287,7 @@ const TESTS: &[Test] = tests![
     fork::children_of_vfork_use_their_parent_s_memory_until_they_execute;
     fork::descriptors_of_copies_tell_their_ends;
     fork::copies_see_no_later_writes_of_each_other;
+    fork::copies_have_the_floating_point_registers;
     fork::the_kernel_writes_to_the_copy_of_its_caller;
     fork::threads_write_while_their_process_is_copied;
     fork::generations_of_copies_give_everything_back;

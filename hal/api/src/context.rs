@@ -4,8 +4,9 @@ use core::mem::offset_of;
 
 /// The state of a user program between two visits to user mode.
 ///
-/// The floating-point registers are loaded only when the program uses them and saved only when it changed them; the
-/// program never sees the difference. `token` names the register contents: a hart that still holds the contents of that
+/// The floating-point registers are loaded only when the program uses them, and saved by
+/// [`Machine::keep_floating_point`](crate::Machine::keep_floating_point) only when it changed them; the program never
+/// sees the difference. `token` names the register contents: a hart that still holds the contents of that
 /// token need not load them again. Code that changes the registers here must therefore clear the token, which
 /// [`floating_point_mut`](UserContext::floating_point_mut) does. Another token does the same for the supervisor
 /// registers of a virtualised program; [`supervisor_mut`](UserContext::supervisor_mut) clears it.

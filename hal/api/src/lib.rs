@@ -48,10 +48,16 @@ pub trait Machine {
 
     /// Runs user code with this context in the active address space until it traps, and returns the reason.
     ///
-    /// On return the context holds the state of the program, ready to be entered again. After a system call `pc` points
-    /// behind the instruction; after any other trap it points to the instruction that did not finish.
+    /// On return the context holds the state of the program, ready to be entered again here. After a system call `pc`
+    /// points behind the instruction; after any other trap it points to the instruction that did not finish. The
+    /// floating-point registers may still be in this hart: see [`keep_floating_point`](Machine::keep_floating_point).
     #[must_use]
     fn enter_user(context: &mut UserContext) -> Trap;
+
+    /// Saves the floating-point registers of the program that ran last on this hart, if the hart still has them. Called
+    /// before the context is entered on another hart, before another context is entered on this one, and before the
+    /// floating-point registers of the context are read, copied or changed.
+    fn keep_floating_point(context: &mut UserContext);
 
     /// Invalidates translations, on this hart or on others; returns when all of these harts are done.
     fn flush_tlb(flush: Flush);

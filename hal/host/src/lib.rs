@@ -389,6 +389,9 @@ impl Machine for Host {
         step(context)
     }
 
+    /// Does nothing: the script's programs have their registers in the context.
+    fn keep_floating_point(_: &mut UserContext) {}
+
     fn flush_tlb(flush: Flush) {
         current().0.state().flushes.push(flush);
     }

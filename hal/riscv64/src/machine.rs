@@ -226,6 +226,11 @@ impl Machine for Riscv64 {
         trap::enter_user(context)
     }
 
+    #[inline(always)]
+    fn keep_floating_point(context: &mut UserContext) {
+        trap::keep_floating_point(context);
+    }
+
     // Inlined, because the scope is a constant at most call sites, and one instruction then.
     #[inline(always)]
     fn flush_tlb(flush: Flush) {

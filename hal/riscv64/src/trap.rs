@@ -12,9 +12,10 @@
 //! **Floating point** is lazy in both directions. The unit is off until a program uses it: that is an illegal
 //! instruction, its contents are loaded, and the instruction runs again. From then on the unit stays on, in the kernel
 //! too, until the hart enters a program whose contents are not in its registers; a change of the unit's state costs a
-//! processor more than the rest of this code. If the program changed the registers they are saved at the next trap,
-//! because the program may continue on another hart; a new token then records that this hart still holds them, and
-//! makes every older copy stale.
+//! processor more than the rest of this code. If the program changed the registers they are saved when the kernel lets
+//! go of the program ([`keep_floating_point`]), which may continue on another hart then; a new token records that this
+//! hart still holds them, and makes every older copy stale. A call that is answered at once leaves them where they are:
+//! some processors (Rocket) know no clean state, so that every trap of such a program would save all of them.
 //!
 //! **No kernel uses the unit**: its registers may be a program's. The build looks at each instruction of a kernel for
 //! that (`xtask/src/instructions.rs`), so nothing has to fault for it.
@@ -185,10 +186,6 @@ pub fn enter_user(context: &mut UserContext) -> Trap {
             switch_unit(context.token());
         }
         let cause = visit(context);
-        // Without a token the unit was off.
-        if context.token() != 0 {
-            leave_floating_point(context);
-        }
         if cause & !cause::VIRTUALISED_CALL_BIT == cause::USER_CALL {
             context.pc += 4;
             return Trap::SystemCall;
@@ -266,6 +263,10 @@ fn may_be_floating_point(bits: u32) -> bool {
 #[inline(never)]
 fn switch_unit(token: u64) {
     let hart = hart::this();
+    assert!(
+        hart.unit.load(Relaxed) == 0 || read_csr!(csr::SSTATUS) & STATUS_FS != STATUS_FS,
+        "floating-point registers of another program were not kept"
+    );
     if token != 0 && token == hart.token.load(Relaxed) {
         // SAFETY: the program's contents are in the registers.
         unsafe { set_csr!(csr::SSTATUS, STATUS_FS_CLEAN) };
@@ -277,11 +278,21 @@ fn switch_unit(token: u64) {
     }
 }
 
-/// Saves the floating-point contents if the program has changed them. The unit may be on.
+/// Saves the floating-point contents if the program has changed them; see
+/// [`Machine::keep_floating_point`](hal_api::Machine::keep_floating_point).
+#[inline(always)]
+pub fn keep_floating_point(context: &mut UserContext) {
+    // Without a token the unit was off.
+    if context.token() != 0 {
+        save_floating_point(context);
+    }
+}
+
 #[cold]
 #[inline(never)]
-fn leave_floating_point(context: &mut UserContext) {
-    if read_csr!(csr::SSTATUS) & STATUS_FS != STATUS_FS {
+fn save_floating_point(context: &mut UserContext) {
+    // With another token the program has not used the unit on this hart since it came here.
+    if context.token() != hart::this().unit.load(Relaxed) || read_csr!(csr::SSTATUS) & STATUS_FS != STATUS_FS {
         return;
     }
     let registers = (&raw mut *context.floating_point_mut()).cast();

@@ -574,6 +574,17 @@ impl Suite {
                 check(context.floating_point().f[31] == sum(number as u64, round) + 31 * (round + 1), "f31 is wrong")?;
             }
         }
+        // Contents stay in the hart from one call to the next.
+        let mut staying = UserContext::new(0, STACK);
+        for _ in 0..3 {
+            staying.pc = entry(programs::Program::AddFloatingPoint);
+            staying.set_register(10, 20);
+            while Machine::enter_user(&mut staying) == Trap::Interrupt {
+                let _ = poll_interrupts();
+            }
+        }
+        Machine::keep_floating_point(&mut staying);
+        check((0..32).all(|n| staying.floating_point().f[n as usize] == 3 * (20 + n)), "contents do not stay")?;
         // A program that does not touch the unit keeps its contents too.
         let mut context = contexts[1].clone();
         context.pc = entry(programs::Program::IncrementAll);
@@ -853,6 +864,7 @@ fn enter(context: &mut UserContext) -> Trap {
     loop {
         let trap = Machine::enter_user(context);
         if trap != Trap::Interrupt {
+            Machine::keep_floating_point(context);
             return trap;
         }
         let _ = poll_interrupts();

@@ -129,11 +129,19 @@ const _: () = {
     assert!(offset_of!(UserContext, x) == 8);
 };
 
+/// Runs a program until it traps. The context is complete then: once other harts can reach the thread they may run it.
+#[inline(always)]
+fn enter_completely<M: Machine>(context: &mut UserContext) -> Trap {
+    let trap = M::enter_user(context);
+    M::keep_floating_point(context);
+    trap
+}
+
 /// Runs a thread until it traps. The thread's address space is active, and this hart does not hold the kernel's lock.
 #[inline(always)]
 pub fn enter<M: Machine>(thread: Ref<Tcb>) -> Trap {
     // SAFETY: RUNNING-CONTEXT: until the trap the registers belong to this hart alone, which is in this function.
-    M::enter_user(unsafe { &mut *thread.context.as_ptr() })
+    enter_completely::<M>(unsafe { &mut *thread.context.as_ptr() })
 }
 
 /// Loads the supervisor registers of a virtualised thread, which has a guest interrupt file of the hart or none (0).
@@ -149,7 +157,7 @@ pub fn prepare_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) {
 pub fn enter_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) -> Trap {
     // SAFETY: as in `enter`; the supervisor registers are complete again when this returns.
     let context = unsafe { &mut *thread.context.as_ptr() };
-    let trap = M::enter_user(context);
+    let trap = enter_completely::<M>(context);
     M::keep_supervisor(context, file);
     trap
 }
@@ -173,7 +181,7 @@ pub fn arm<M: UserLevel>(thread: Ref<Tcb>, slot: Option<u16>, first_frame: u64) 
 #[inline(always)]
 pub fn enter_armed<M: UserLevel>(thread: Ref<Tcb>) -> Trap {
     // SAFETY: as in `enter`.
-    M::enter_user(unsafe { &mut *thread.context.as_ptr() })
+    enter_completely::<M>(unsafe { &mut *thread.context.as_ptr() })
 }
 
 /// Saves the registers of the armed thread that ran last on this hart, which still has them.

@@ -7,7 +7,8 @@ use ::signals::Signal;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::types::clone::{self, self as flag};
 use abi_unix::{Errno, types};
-use hal_api::{InterruptRegisters, UserContext};
+use hal_api::{InterruptRegisters, Machine as _, UserContext};
+use platform::Machine;
 
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring;
@@ -124,8 +125,10 @@ fn start(call: Call<'_>, start: Start) -> Decoding {
     if !is_process && (!is_thread || has_others) {
         return Err(Errno::ENOSYS);
     }
-    let mut fresh = Box::new(call.registers()?.clone());
-    // The copy in memory is up to date; no hart's registers are this thread's.
+    let registers = call.registers()?;
+    Machine::keep_floating_point(registers);
+    let mut fresh = Box::new(registers.clone());
+    // No hart's registers are this thread's.
     let _ = fresh.floating_point_mut();
     fresh.set_result(0);
     if stack != 0 {

@@ -576,6 +576,7 @@ fn begin_handler(
     let mut bytes = [0; frame::SIZE];
     // A call that had replaced the blocked signals gives the old ones back with the frame.
     let old = own.replaced.unwrap_or(blocked);
+    Machine::keep_floating_point(context);
     frame::write(&mut bytes, &information, context, old, kept_stack);
     process.copy_out(place as usize, &bytes)?;
     own.replaced = None;
@@ -604,6 +605,8 @@ pub(crate) fn return_from_handler(worker: &Worker, context: &mut UserContext) {
     let process = &worker.process;
     let mut bytes = [0; frame::SIZE];
     let read = process.copy_in(context.stack() as usize, &mut bytes).ok();
+    // The frame's contents take their place.
+    Machine::keep_floating_point(context);
     let Some((blocked, stack)) = read.and_then(|()| frame::read(&bytes, context).ok()) else {
         let stack = context.stack();
         println!("[{}] killed: no frame of a signal at sp {stack:#x}", process.id);

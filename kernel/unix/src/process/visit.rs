@@ -258,6 +258,7 @@ impl<'a> Visit<'a> {
     #[inline(always)]
     fn end(self, context: &mut UserContext, pause: &Pause) {
         let worker = self.worker;
+        Machine::keep_floating_point(context);
         worker.visits_no_more();
         executor::end_visit(self.hart);
         if self.in_hardware {
