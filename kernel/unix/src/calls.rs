@@ -51,7 +51,6 @@ use crate::asynchronous::submission::Submission;
 use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, Outcome, Pause};
 use crate::observing::counters;
 use crate::process::worker::Worker;
-use crate::scheduling::steps;
 
 /// Handles the system call in these registers.
 // Inlined although it is long: its one caller, the visit to user mode, has saved all registers already.
@@ -87,6 +86,7 @@ fn is_its_worker_s(number: SystemCall) -> bool {
 }
 
 /// Makes a call that came through a request ring, for the ring's worker; returns `None` if its result will be posted.
+/// Work that has begun and finds no place among the calls in flight is `held` then.
 // Inlined although it is long: its one caller takes many requests, and each would save and load all registers.
 #[doc(alias = "io_issue_sqe")]
 #[inline(always)]
@@ -95,6 +95,7 @@ pub(crate) fn perform(
     number: usize,
     arguments: &[u64; 6],
     submission: Submission,
+    held: &mut Option<(Operation, Submission)>,
 ) -> Option<usize> {
     let Some(number) = SystemCall::from_number(number) else { return Some(errno::encode(Err(Errno::ENOSYS))) };
     if number.origin() == Origin::Worker {
@@ -106,22 +107,26 @@ pub(crate) fn perform(
         // Calls for workers only have no meaning here.
         Outcome::Unchanged | Outcome::Pause(_) => return Some(errno::encode(Err(Errno::EOPNOTSUPP))),
     };
-    // Bytes that were moved already are the result. An operation that must be completed has no other owner, so it is
-    // done here.
-    submit(worker, operation, submission).err().map(|(error, mut operation)| {
-        errno::encode(loop {
-            if worker.process.has_ended() || !operation.must_be_completed() {
-                break operation.give_up(error);
-            }
-            match operation.poll(&worker.process, None) {
-                Poll::Ready(result) => break result,
-                // The ring's server cannot put it aside, but interrupts are handled after each step.
-                Poll::Pending => {
-                    let _ = steps::hart_is_wanted();
-                }
-            }
-        })
-    })
+    let refused = submit(worker, operation, submission).err()?;
+    without_a_place(worker, refused, submission, held)
+}
+
+/// Ends an operation that was attempted and found no place among the calls in flight, or has the ring hold one that
+/// must be completed.
+#[cold]
+#[inline(never)]
+fn without_a_place(
+    worker: &Arc<Worker>,
+    (error, operation): (Errno, Operation),
+    submission: Submission,
+    held: &mut Option<(Operation, Submission)>,
+) -> Option<usize> {
+    if operation.must_be_completed() && !worker.process.has_ended() {
+        *held = Some((operation, submission));
+        return None;
+    }
+    // Bytes that were moved already are the result.
+    Some(errno::encode(operation.give_up(error)))
 }
 
 /// Decodes a call, and attempts it if it may have to wait.

@@ -41,30 +41,39 @@
 //! and there is a look for interrupts after each: by the executor's loop for the server, by [`steps`] for the others.
 //! A worker at which an interrupt is pending leaves the rest to the server.
 //!
+//! # Work without a place
+//!
+//! A request whose work has begun, and which finds no room among the calls in flight (its token is in use, or a limit or
+//! memory is used up), is completed nevertheless. The ring itself *holds* it: the server goes on with it, as the
+//! coroutine of an asynchronous call would, and takes the next request after that. Other takers leave everything to the
+//! server meanwhile, so that `cancel` does not find requests behind it.
+//!
 //! # The end
 //!
 //! A process that ends, or that executes another program, *closes* its rings first: no request is performed after that,
 //! and the end waits for a taker that is about to perform one. The frames belong to the ring, not to the mapping: a
-//! process that unmaps its ring, or maps something else there, only loses sight of it.
+//! process that unmaps its ring, or maps something else there, only loses sight of it. Work that a ring holds is dropped when the ring
+//! is closed.
 
 use alloc::sync::Arc;
 use core::future::Future;
 use core::pin::Pin;
 use core::sync::atomic::{Ordering, fence};
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 
-use ::ring::{Broken, Consumer};
+use ::ring::Broken;
 use abi_queue::pages::{PAGE_SIZE, REQUEST_RINGS_OFFSET};
 use abi_queue::{Completion, MAXIMUM_WORKERS, Priority, Request, request};
 use abi_unix::call::RING_WAKE;
-use abi_unix::{Counter, Errno};
+use abi_unix::{Counter, Errno, errno};
 use hal_api::Machine as _;
 use heapless::Vec as FixedVec;
 use platform::Machine;
 use spin::MutexGuard;
 
+use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring_words::RequestView;
-use crate::asynchronous::rings::{CLOSED, Ring, WAITING};
+use crate::asynchronous::rings::{CLOSED, Ring, Taking, WAITING};
 use crate::asynchronous::submission::Submission;
 use crate::observing::counters;
 use crate::process::Process;
@@ -72,7 +81,7 @@ use crate::process::shared::map;
 use crate::process::user::map_error;
 use crate::process::worker::Worker;
 use crate::scheduling::executor::{self, Cid};
-use crate::scheduling::steps;
+use crate::scheduling::{steps, stretch};
 use crate::{calls, time};
 
 /// Number of requests that are taken before their results are posted.
@@ -94,6 +103,8 @@ enum End {
     Outranked(Priority),
     /// Another taker takes them now, or wants to.
     Elsewhere,
+    /// The server goes on with work that a request has begun, before it takes the next one.
+    Held,
     /// The ring is closed, or broken.
     Over,
 }
@@ -111,7 +122,7 @@ enum By {
 }
 
 impl Ring {
-    fn lock(&self, by: By) -> Option<MutexGuard<'_, Consumer>> {
+    fn lock(&self, by: By) -> Option<MutexGuard<'_, Taking>> {
         // A taker that comes because of a request has seen it; with this fence, or with the one after the lock was let
         // go, one of the two sees the other.
         fence(Ordering::SeqCst);
@@ -127,12 +138,12 @@ impl Ring {
         }
     }
 
-    /// Takes and performs requests.
-    fn serve(&self, worker: &Arc<Worker>, by: By) -> End {
+    /// Takes and performs requests. The server gives its waker, and goes on with work that the ring holds.
+    fn serve(&self, worker: &Arc<Worker>, by: By, waker: Option<&Waker>) -> End {
         let enough = self.full_ring_from_now();
         loop {
             let Some(mut taker) = self.lock(by) else { return End::Elsewhere };
-            let end = self.serve_locked(&mut taker, worker, by);
+            let end = self.serve_locked(&mut taker, worker, by, waker);
             drop(taker);
             if self.attention.load(Ordering::Acquire) & CLOSED != 0 {
                 worker.process.ring_has_closed();
@@ -155,7 +166,10 @@ impl Ring {
         }
     }
 
-    fn serve_locked(&self, taker: &mut Consumer, worker: &Arc<Worker>, by: By) -> End {
+    fn serve_locked(&self, taker: &mut Taking, worker: &Arc<Worker>, by: By, waker: Option<&Waker>) -> End {
+        if taker.held.is_some() && !self.goes_on_with_held(taker, &worker.process, waker) {
+            return End::Held;
+        }
         if self.is_over() {
             return End::Over;
         }
@@ -171,13 +185,42 @@ impl Ring {
         }
     }
 
+    /// Goes on with work that the ring holds; returns whether it is held no more.
+    #[cold]
+    fn goes_on_with_held(&self, taker: &mut Taking, process: &Arc<Process>, waker: Option<&Waker>) -> bool {
+        if self.attention.load(Ordering::Acquire) & CLOSED != 0 {
+            taker.held = None;
+            process.post_completions(&[], 1, Priority::LOWEST);
+            return true;
+        }
+        let Some((operation, Submission { token, cid, priority })) = &mut taker.held else { return true };
+        let worth = process.standing.worth(*priority);
+        let Some(waker) = waker else {
+            self.wake_server(worth);
+            return false;
+        };
+        stretch::goes_on_with(operation.call());
+        let Poll::Ready(result) = operation.poll(process, Some(waker)) else {
+            executor::set_priority(executor::current(), worth);
+            return false;
+        };
+        let completion = Completion { token: *token, cid: *cid, result: errno::encode(result) as u64 };
+        let priority = *priority;
+        // Before its completion, whose reader may rely on what it lets go of.
+        taker.held = None;
+        process.post_completions(&[completion], 1, priority);
+        process.wake_a_worker(priority);
+        true
+    }
+
     fn take_batch(
         &self,
-        taker: &mut Consumer,
+        taking: &mut Taking,
         view: &RequestView<'_>,
         worker: &Arc<Worker>,
         by: By,
     ) -> Result<End, Broken> {
+        let Taking { consumer: taker, held } = taking;
         let process = &worker.process;
         let available = taker.look(view)?;
         if available == 0 {
@@ -186,7 +229,7 @@ impl Ring {
             return Ok(if taker.fall_asleep(view, view.state())? { End::Asleep } else { End::More });
         }
         view.state().store(request::AWAKE, Ordering::Relaxed);
-        let promised = process.promise_completions(available.min(BATCH), by == By::Thoroughly);
+        let mut promised = process.promise_completions(available.min(BATCH), by == By::Thoroughly);
         if promised == 0 {
             view.state().store(request::SLEEPING, Ordering::Relaxed);
             return Ok(End::Stalled);
@@ -222,12 +265,16 @@ impl Ring {
                 break;
             }
             let (token, cid) = if request.call & request::WAKES == 0 { (request.token, 0) } else { (0, request.token) };
-            if let Some(result) = perform(worker, &request, token, cid, claimed) {
+            if let Some(result) = perform(worker, &request, Submission { token, cid, priority: claimed }, held) {
                 // There is room: no more requests are taken than fit.
                 let _ = results.push(Completion { token, cid, result: result as u64 });
                 if claimed.is_more_important_than(most_important) {
                     most_important = claimed;
                 }
+            } else if held.is_some() {
+                // Its place stays promised.
+                promised -= 1;
+                break;
             }
             if Machine::now() >= ends_at {
                 break;
@@ -257,14 +304,19 @@ impl Ring {
     }
 }
 
-/// Makes the call; returns `None` if its result will be posted.
+/// Makes the call; returns `None` if its result will be posted, by the ring if it holds the call then.
 #[inline(always)]
-fn perform(worker: &Arc<Worker>, request: &Request, token: u64, cid: u64, priority: Priority) -> Option<usize> {
+fn perform(
+    worker: &Arc<Worker>,
+    request: &Request,
+    submission: Submission,
+    held: &mut Option<(Operation, Submission)>,
+) -> Option<usize> {
     if request.call & !request::KNOWN_BITS != 0 {
-        return Some(abi_unix::errno::encode(Err(Errno::EINVAL)));
+        return Some(errno::encode(Err(Errno::EINVAL)));
     }
     let number = (request.call & request::NUMBER_MASK) as usize;
-    calls::perform(worker, number, &request.arguments, Submission { token, cid, priority })
+    calls::perform(worker, number, &request.arguments, submission, held)
 }
 
 /// The server: a coroutine that takes a ring's requests whenever it is woken, until the ring is closed.
@@ -279,15 +331,15 @@ impl Future for RingServer {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        match self.ring.serve(&self.worker, By::Server) {
+        match self.ring.serve(&self.worker, By::Server, Some(cx.waker())) {
             End::Over if self.ring.attention.load(Ordering::Acquire) & CLOSED != 0 => return Poll::Ready(()),
             End::More => cx.waker().wake_by_ref(),
             End::Outranked(priority) => {
                 executor::set_priority(executor::current(), priority);
                 cx.waker().wake_by_ref();
             }
-            // It is woken when there is something to take.
-            End::Asleep | End::Stalled | End::Elsewhere | End::Over => {}
+            // It is woken when there is something to take, or when the held work can go on.
+            End::Asleep | End::Stalled | End::Elsewhere | End::Held | End::Over => {}
         }
         Poll::Pending
     }
@@ -357,11 +409,11 @@ pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<
 
 /// Takes requests in a call of a worker; leaves the rest to the server.
 fn serve_for(ring: &Ring, worker: &Arc<Worker>) {
-    match ring.serve(worker, By::Worker) {
+    match ring.serve(worker, By::Worker, None) {
         End::More => ring.wake_server(ring.claim(&worker.process.standing)),
         End::Outranked(priority) => ring.wake_server(priority),
-        // `Elsewhere`: another worker waits for the lock and takes the rest.
-        End::Asleep | End::Stalled | End::Elsewhere | End::Over => {}
+        // `Elsewhere`: another worker waits for the lock and takes the rest. `Held`: the server has been woken.
+        End::Asleep | End::Stalled | End::Elsewhere | End::Held | End::Over => {}
     }
 }
 
@@ -383,7 +435,8 @@ pub(crate) fn leave_to_server(worker: &Worker) {
     }
 }
 
-/// Takes all present requests from all rings of the process, in steps, so that all calls that were made are known.
+/// Takes all present requests from all rings of the process, in steps, so that all calls that were made are known,
+/// but for those behind work that a ring holds.
 ///
 /// # Cancellation
 /// Dropping it leaves requests in their rings.
@@ -391,10 +444,10 @@ pub(crate) async fn take_everything(worker: &Arc<Worker>) {
     for index in 0..MAXIMUM_WORKERS {
         let Some(ring) = worker.process.rings.get(index) else { continue };
         let enough = ring.full_ring_from_now();
-        let mut end = ring.serve(worker, By::Thoroughly);
+        let mut end = ring.serve(worker, By::Thoroughly, None);
         while end == End::More && !ring.has_performed(enough) {
             steps::pause(&worker.process).await;
-            end = ring.serve(worker, By::Thoroughly);
+            end = ring.serve(worker, By::Thoroughly, None);
         }
         if end == End::More {
             ring.wake_server(ring.claim(&worker.process.standing));
@@ -409,7 +462,7 @@ mod tests {
     use abi_queue::completion;
     use abi_queue::request::{BROKEN, SLEEPING, SMALLEST_CAPACITY};
     use abi_unix::types::{TimeSpec, open};
-    use abi_unix::{SystemCall, errno};
+    use abi_unix::SystemCall;
     use proptest::prelude::*;
 
     use super::*;
@@ -741,6 +794,49 @@ mod tests {
             });
             let child = child.unwrap();
             assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
+    /// Work that waits for others of the kernel, here for the coroutine of a volume, finds no place among the calls in
+    /// flight: the hart is free meanwhile. Ended in the middle it leaves nothing.
+    #[test]
+    fn work_that_waits_without_a_place_leaves_the_hart_to_others() {
+        use crate::files::volume::tests::{mount, text, unmount, with_volume};
+
+        let names = ["first", "second", "third"].map(|name| std::format!("/tmp/volume/{name}"));
+        with_volume(move |program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let limit = program.store(&abi_unix::types::limit::to_bytes(0, 0));
+            let which = abi_unix::types::limit::CALLS_IN_FLIGHT as usize;
+            let here = abi_unix::types::AT_FDCWD as usize;
+            let of = names.clone();
+            let child = program.spawn(move |program| {
+                let mut ring = Submitter::new(program, SMALLEST_CAPACITY);
+                assert_eq!(program.call(SystemCall::ProcessLimit, [0, which, limit, 0]), Ok(0));
+                let paths = of.map(|name| text(program, &name));
+                for (token, path) in (1..).zip(&paths[..2]) {
+                    ring.push(program, SystemCall::MakeDirectory as u64, token, &[here, *path, 0o755]);
+                }
+                ring.push(program, GET_PROCESS, 3, &[]);
+                assert_eq!(ring.enter(program), Ok(0));
+                let own = program.id as usize;
+                let expected = [(1, Ok(0)), (2, Ok(0)), (3, Ok(own))];
+                let mut found = Vec::new();
+                while found.len() < expected.len() {
+                    found.extend(program.await_completions());
+                }
+                assert_eq!(found, expected);
+                ring.push(program, SystemCall::MakeDirectory as u64, 4, &[here, paths[2], 0o755]);
+                assert_eq!(ring.enter(program), Ok(0));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            for name in &names[..2] {
+                let path = text(program, name);
+                let removed = abi_unix::types::AT_REMOVEDIR as usize;
+                assert_eq!(program.call(SystemCall::Unlink, [here, path, removed]), Ok(0), "{name}");
+            }
+            assert_eq!(unmount(program), Ok(0));
         });
     }
 

@@ -13,7 +13,9 @@ use abi_unix::Errno;
 use memory::SharedFrame;
 use spin::Mutex;
 
+use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring_words::RequestView;
+use crate::asynchronous::submission::Submission;
 use crate::process::accounts::{Charge, Resource};
 use crate::process::shared::zeroed_frames;
 use crate::process::user::Caller;
@@ -25,6 +27,14 @@ pub(super) const CLOSED: u32 = 1 << 31;
 /// Added to `attention` by each worker that waits for the lock.
 pub(super) const WAITING: u32 = 1;
 
+/// The taking of requests, as far as it has come.
+pub(super) struct Taking {
+    pub(super) consumer: Consumer,
+    /// Work that has begun and found no room among the calls in flight. The server goes on with it before the next
+    /// request; a place for its completion is promised.
+    pub(super) held: Option<(Operation, Submission)>,
+}
+
 /// A worker's request ring.
 #[doc(alias = "io_uring")]
 #[doc(alias = "io_sq_ring")]
@@ -32,7 +42,7 @@ pub(crate) struct Ring {
     pub(super) frames: Vec<SharedFrame>,
     /// Charge for the frames, the ring itself and its server.
     _charge: Charge,
-    pub(super) taker: Mutex<Consumer>,
+    pub(super) taker: Mutex<Taking>,
     /// Not 0: the taker must stop, because another waits for the lock, or for good.
     // Release and acquire: a taker that sees `CLOSED` performs nothing after what its closer did before.
     pub(super) attention: AtomicU32,
@@ -63,7 +73,7 @@ impl Ring {
         view.capacity().store(capacity as u64, Ordering::Relaxed);
         view.state().store(request::SLEEPING, Ordering::Relaxed);
         Ok(Ring {
-            taker: Mutex::new(Consumer::new(capacity)),
+            taker: Mutex::new(Taking { consumer: Consumer::new(capacity), held: None }),
             frames,
             _charge: charge,
             attention: AtomicU32::new(0),
@@ -156,11 +166,11 @@ impl Rings {
         }
     }
 
-    /// Returns whether no taker is at work in the rings, which have been closed. If one is,
-    /// [`Process::ring_has_closed`](crate::process::Process::ring_has_closed) is called when it has finished.
+    /// Returns whether no taker is at work in the rings, which have been closed, and none holds work. Otherwise
+    /// [`Process::ring_has_closed`](crate::process::Process::ring_has_closed) is called when that has changed.
     pub(crate) fn are_at_rest(&self) -> bool {
-        !self.any.load(Ordering::Acquire)
-            || self.rings.lock().iter().flatten().all(|ring| ring.taker.try_lock().is_some())
+        let is_at_rest = |ring: &Arc<Ring>| ring.taker.try_lock().is_some_and(|taking| taking.held.is_none());
+        !self.any.load(Ordering::Acquire) || self.rings.lock().iter().flatten().all(is_at_rest)
     }
 
     /// Forgets the rings, which have been closed.
