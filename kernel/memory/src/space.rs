@@ -818,6 +818,12 @@ impl AddressSpace {
         }
     }
 
+    /// Returns whether all bytes of a range can be read without making a page.
+    pub fn can_be_read_as_it_is(&self, address: u64, length: u64) -> bool {
+        let Some(last) = address.checked_add(length.saturating_sub(1)) else { return false };
+        [address, last].iter().all(|at| self.table.resolve(at - at % PAGE_SIZE, Access::Read).is_some())
+    }
+
     /// Returns the first region that ends above the address.
     #[must_use]
     pub fn region_above(&self, address: u64) -> Option<RegionView> {

@@ -47,7 +47,7 @@ use hal_api::UserContext;
 use memory::faults;
 
 use crate::asynchronous::operation::{self, Operation};
-use crate::asynchronous::submission::Submission;
+use crate::asynchronous::submission::{HeldCall, Submission};
 use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, Outcome, Pause};
 use crate::observing::counters;
 use crate::process::worker::Worker;
@@ -95,7 +95,7 @@ pub(crate) fn perform(
     number: usize,
     arguments: &[u64; 6],
     submission: Submission,
-    held: &mut Option<(Operation, Submission)>,
+    held: &mut Option<HeldCall>,
 ) -> Option<usize> {
     let Some(number) = SystemCall::from_number(number) else { return Some(errno::encode(Err(Errno::ENOSYS))) };
     if number.origin() == Origin::Worker {
@@ -119,7 +119,7 @@ fn without_a_place(
     worker: &Arc<Worker>,
     (error, operation): (Errno, Operation),
     submission: Submission,
-    held: &mut Option<(Operation, Submission)>,
+    held: &mut Option<HeldCall>,
 ) -> Option<usize> {
     if operation.must_be_completed() && !worker.process.has_ended() {
         *held = Some((operation, submission));

@@ -99,7 +99,7 @@ use crate::asynchronous::input::{self, InputCall, InputCalls};
 use crate::asynchronous::operation::MEMORY_OF_A_CALL;
 use crate::asynchronous::ring_words::CompletionView;
 use crate::asynchronous::rings::Rings;
-use crate::asynchronous::submission::{Submission, Submitted};
+use crate::asynchronous::submission::{HeldCall, Submission, Submitted};
 use crate::asynchronous::user_interrupts::{self, Receivers, SendPages, SenderTable};
 use crate::files::descriptor::Descriptors;
 use crate::files::mounts::Place;
@@ -377,7 +377,7 @@ pub(crate) struct Process {
     has_cancelled: AtomicBool,
     completions: Mutex<Completions>,
     /// Its request rings.
-    pub rings: Rings,
+    pub rings: Rings<HeldCall>,
     // Stored with release when the ring has the completions: a worker that reads the number (acquire) before it sleeps
     // finds them.
     posted: AtomicU64,

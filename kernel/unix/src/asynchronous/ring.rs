@@ -43,17 +43,17 @@
 //!
 //! # Work without a place
 //!
-//! A request whose work has begun, and which finds no room among the calls in flight (its token is in use, or a limit or
-//! memory is used up), is completed nevertheless. The ring itself *holds* it: the server goes on with it, as the
-//! coroutine of an asynchronous call would, and takes the next request after that. Other takers leave everything to the
-//! server meanwhile, so that `cancel` does not find requests behind it.
+//! A request whose work has begun, and which finds no room among the calls in flight (its token is in use, or a limit
+//! or memory is used up), is completed nevertheless. The ring itself *holds* it: the server goes on with it, as the
+//! coroutine of an asynchronous call would, and takes the next request after that. Other takers leave everything to
+//! the server meanwhile, so that `cancel` does not find requests behind it.
 //!
 //! # The end
 //!
 //! A process that ends, or that executes another program, *closes* its rings first: no request is performed after that,
 //! and the end waits for a taker that is about to perform one. The frames belong to the ring, not to the mapping: a
-//! process that unmaps its ring, or maps something else there, only loses sight of it. Work that a ring holds is dropped when the ring
-//! is closed.
+//! process that unmaps its ring, or maps something else there, only loses sight of it. Work that a ring holds is
+//! dropped when the ring is closed.
 
 use alloc::sync::Arc;
 use core::future::Future;
@@ -71,10 +71,9 @@ use heapless::Vec as FixedVec;
 use platform::Machine;
 use spin::MutexGuard;
 
-use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring_words::RequestView;
 use crate::asynchronous::rings::{CLOSED, Ring, Taking, WAITING};
-use crate::asynchronous::submission::Submission;
+use crate::asynchronous::submission::{HeldCall, Submission};
 use crate::observing::counters;
 use crate::process::Process;
 use crate::process::shared::map;
@@ -121,8 +120,8 @@ enum By {
     Thoroughly,
 }
 
-impl Ring {
-    fn lock(&self, by: By) -> Option<MutexGuard<'_, Taking>> {
+impl Ring<HeldCall> {
+    fn lock(&self, by: By) -> Option<MutexGuard<'_, Taking<HeldCall>>> {
         // A taker that comes because of a request has seen it; with this fence, or with the one after the lock was let
         // go, one of the two sees the other.
         fence(Ordering::SeqCst);
@@ -166,7 +165,7 @@ impl Ring {
         }
     }
 
-    fn serve_locked(&self, taker: &mut Taking, worker: &Arc<Worker>, by: By, waker: Option<&Waker>) -> End {
+    fn serve_locked(&self, taker: &mut Taking<HeldCall>, worker: &Arc<Worker>, by: By, waker: Option<&Waker>) -> End {
         if taker.held.is_some() && !self.goes_on_with_held(taker, &worker.process, waker) {
             return End::Held;
         }
@@ -187,7 +186,7 @@ impl Ring {
 
     /// Goes on with work that the ring holds; returns whether it is held no more.
     #[cold]
-    fn goes_on_with_held(&self, taker: &mut Taking, process: &Arc<Process>, waker: Option<&Waker>) -> bool {
+    fn goes_on_with_held(&self, taker: &mut Taking<HeldCall>, process: &Arc<Process>, waker: Option<&Waker>) -> bool {
         if self.attention.load(Ordering::Acquire) & CLOSED != 0 {
             taker.held = None;
             process.post_completions(&[], 1, Priority::LOWEST);
@@ -215,7 +214,7 @@ impl Ring {
 
     fn take_batch(
         &self,
-        taking: &mut Taking,
+        taking: &mut Taking<HeldCall>,
         view: &RequestView<'_>,
         worker: &Arc<Worker>,
         by: By,
@@ -310,7 +309,7 @@ fn perform(
     worker: &Arc<Worker>,
     request: &Request,
     submission: Submission,
-    held: &mut Option<(Operation, Submission)>,
+    held: &mut Option<HeldCall>,
 ) -> Option<usize> {
     if request.call & !request::KNOWN_BITS != 0 {
         return Some(errno::encode(Err(Errno::EINVAL)));
@@ -323,7 +322,7 @@ fn perform(
 #[doc(alias = "io_sq_thread")]
 #[doc(alias = "IORING_SETUP_SQPOLL")]
 struct RingServer {
-    ring: Arc<Ring>,
+    ring: Arc<Ring<HeldCall>>,
     worker: Arc<Worker>,
 }
 
@@ -408,7 +407,7 @@ pub(crate) fn enter(worker: &Arc<Worker>, index: usize, flags: usize) -> Result<
 }
 
 /// Takes requests in a call of a worker; leaves the rest to the server.
-fn serve_for(ring: &Ring, worker: &Arc<Worker>) {
+fn serve_for(ring: &Ring<HeldCall>, worker: &Arc<Worker>) {
     match ring.serve(worker, By::Worker, None) {
         End::More => ring.wake_server(ring.claim(&worker.process.standing)),
         End::Outranked(priority) => ring.wake_server(priority),
@@ -461,8 +460,8 @@ mod tests {
 
     use abi_queue::completion;
     use abi_queue::request::{BROKEN, SLEEPING, SMALLEST_CAPACITY};
-    use abi_unix::types::{TimeSpec, open};
     use abi_unix::SystemCall;
+    use abi_unix::types::{TimeSpec, open};
     use proptest::prelude::*;
 
     use super::*;

@@ -13,9 +13,7 @@ use abi_unix::Errno;
 use memory::SharedFrame;
 use spin::Mutex;
 
-use crate::asynchronous::operation::Operation;
 use crate::asynchronous::ring_words::RequestView;
-use crate::asynchronous::submission::Submission;
 use crate::process::accounts::{Charge, Resource};
 use crate::process::shared::zeroed_frames;
 use crate::process::user::Caller;
@@ -28,21 +26,21 @@ pub(super) const CLOSED: u32 = 1 << 31;
 pub(super) const WAITING: u32 = 1;
 
 /// The taking of requests, as far as it has come.
-pub(super) struct Taking {
+pub(super) struct Taking<H> {
     pub(super) consumer: Consumer,
     /// Work that has begun and found no room among the calls in flight. The server goes on with it before the next
     /// request; a place for its completion is promised.
-    pub(super) held: Option<(Operation, Submission)>,
+    pub(super) held: Option<H>,
 }
 
-/// A worker's request ring.
+/// A worker's request ring, which holds work of this type.
 #[doc(alias = "io_uring")]
 #[doc(alias = "io_sq_ring")]
-pub(crate) struct Ring {
+pub(crate) struct Ring<H> {
     pub(super) frames: Vec<SharedFrame>,
     /// Charge for the frames, the ring itself and its server.
     _charge: Charge,
-    pub(super) taker: Mutex<Taking>,
+    pub(super) taker: Mutex<Taking<H>>,
     /// Not 0: the taker must stop, because another waits for the lock, or for good.
     // Release and acquire: a taker that sees `CLOSED` performs nothing after what its closer did before.
     pub(super) attention: AtomicU32,
@@ -55,16 +53,18 @@ pub(crate) struct Ring {
 }
 
 /// Bytes of kernel memory for a ring and its server, without its frames.
-const MEMORY: usize = size_of::<Ring>() + 1024;
+const fn memory_of_a_ring<H>() -> usize {
+    size_of::<Ring<H>>() + 1024
+}
 
-impl Ring {
+impl<H> Ring<H> {
     /// Makes a ring with so many entries, in steps. `ENOMEM`.
     ///
     /// # Cancellation
     /// Dropping it frees everything.
-    pub(super) async fn new(capacity: usize, payer: &impl Caller) -> Result<Ring, Errno> {
+    pub(super) async fn new(capacity: usize, payer: &impl Caller) -> Result<Ring<H>, Errno> {
         let count = request::pages(capacity);
-        let charge = payer.account().charge(Resource::Memory, count * PAGE_SIZE + MEMORY)?;
+        let charge = payer.account().charge(Resource::Memory, count * PAGE_SIZE + memory_of_a_ring::<H>())?;
         if !memory::frames::available_to_programs(count) {
             return Err(Errno::ENOMEM);
         }
@@ -124,16 +124,21 @@ impl Ring {
 }
 
 /// The rings of a process, by worker.
-#[derive(Default)]
-pub(crate) struct Rings {
-    pub(super) rings: Mutex<[Option<Arc<Ring>>; MAXIMUM_WORKERS]>,
+pub(crate) struct Rings<H> {
+    pub(super) rings: Mutex<[Option<Arc<Ring<H>>>; MAXIMUM_WORKERS]>,
     /// Set if there are any: most processes have none, and look no further.
     // Stored with release after the list has the ring: a look that finds it set (acquire) finds the ring there.
     pub(super) any: AtomicBool,
 }
 
-impl Rings {
-    pub(super) fn get(&self, worker: usize) -> Option<Arc<Ring>> {
+impl<H> Default for Rings<H> {
+    fn default() -> Rings<H> {
+        Rings { rings: Mutex::default(), any: AtomicBool::new(false) }
+    }
+}
+
+impl<H> Rings<H> {
+    pub(super) fn get(&self, worker: usize) -> Option<Arc<Ring<H>>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -169,7 +174,7 @@ impl Rings {
     /// Returns whether no taker is at work in the rings, which have been closed, and none holds work. Otherwise
     /// [`Process::ring_has_closed`](crate::process::Process::ring_has_closed) is called when that has changed.
     pub(crate) fn are_at_rest(&self) -> bool {
-        let is_at_rest = |ring: &Arc<Ring>| ring.taker.try_lock().is_some_and(|taking| taking.held.is_none());
+        let is_at_rest = |ring: &Arc<Ring<H>>| ring.taker.try_lock().is_some_and(|taking| taking.held.is_none());
         !self.any.load(Ordering::Acquire) || self.rings.lock().iter().flatten().all(is_at_rest)
     }
 
@@ -195,7 +200,7 @@ mod tests {
     fn closed_rings_are_at_rest_once_no_taker_is_at_work() {
         run(|program| {
             let process = program.process();
-            let made = pin!(Ring::new(request::SMALLEST_CAPACITY, &*process));
+            let made = pin!(Ring::<()>::new(request::SMALLEST_CAPACITY, &*process));
             let Poll::Ready(ring) = made.poll(&mut Context::from_waker(Waker::noop())) else {
                 panic!("it takes steps")
             };

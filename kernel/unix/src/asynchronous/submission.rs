@@ -17,6 +17,9 @@ pub(crate) struct Submission {
     pub priority: Priority,
 }
 
+/// A call that has begun and that its request ring holds.
+pub(crate) type HeldCall = (Operation, Submission);
+
 /// A submission that is in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submitted {

@@ -13,7 +13,9 @@ use core::ops::Range;
 use core::task::Waker;
 
 use abi_unix::Errno;
-use abi_unix::types::{FLUSH_INSTRUCTIONS_LOCALLY, advice, mapping, memory_lock, memory_synchronisation, protection};
+use abi_unix::types::{
+    FLUSH_INSTRUCTIONS_LOCALLY, advice, mapping, memory_barrier, memory_lock, memory_synchronisation, protection,
+};
 use memory::AddressSpace;
 use memory::space::{Flush, MapError, ObjectUse, Placement, Sharing};
 use memory::sv39::{Edge, Protection};
@@ -29,6 +31,7 @@ use crate::files::volume::{self, VolumeRequest};
 use crate::files::{mounts, shared_memory};
 use crate::process::Process;
 use crate::process::accounts::{Charge, Resource, UNLIMITED, has_machine_memory};
+use crate::process::barriers;
 use crate::process::user::map_error;
 use crate::process::user::{USER_END, UserBuffer};
 use crate::scheduling::steps;
@@ -757,6 +760,9 @@ pub(super) fn barrier(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let process = call.process();
+    if call.unsigned(0) == memory_barrier::GLOBAL {
+        return Ok(kept_steps(call.number, barriers::order_all(process.clone())));
+    }
     process.barriers.perform(process.space(), call.unsigned(0)).map(Into::into)
 }
 

@@ -354,11 +354,40 @@ impl Generated {
         let piece = &reading.text[from..];
         let piece = &piece[..piece.len().min(buffer.len())];
         if piece.is_empty() && reading.next.is_some() {
-            // A place far behind is reached by reading, not at once.
+            // A place far behind is reached in steps, and there may be many records without text.
             return Err(Errno::EAGAIN);
         }
         caller.copy_out(buffer.address(), piece)?;
         Ok(piece.len())
+    }
+
+    /// Copies from a place, or else from the position, which moves, in steps.
+    fn copy_in_steps(
+        &self,
+        caller: &dyn Caller,
+        buffer: UserBuffer,
+        place: Option<u64>,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        loop {
+            let mut reading = self.reading.lock();
+            // Not from the beginning at each step, whatever others read meanwhile.
+            let at = place.unwrap_or(reading.position);
+            match self.copy(&mut reading, caller, buffer, at) {
+                Ok(count) => {
+                    if place.is_none() {
+                        reading.position += count as u64;
+                    }
+                    return Poll::Ready(Ok(count));
+                }
+                Err(Errno::EAGAIN) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            drop(reading);
+            if steps::must_pause(caller, waker) {
+                return Poll::Pending;
+            }
+        }
     }
 }
 
@@ -387,23 +416,7 @@ impl FileOperations for Generated {
     }
 
     fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
-        loop {
-            let mut reading = self.reading.lock();
-            let at = reading.position;
-            match self.copy(&mut reading, caller, buffer, at) {
-                Ok(count) => {
-                    reading.position += count as u64;
-                    return Poll::Ready(Ok(count));
-                }
-                // There may be many records without text.
-                Err(Errno::EAGAIN) => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-            drop(reading);
-            if steps::must_pause(caller, waker) {
-                return Poll::Pending;
-            }
-        }
+        self.copy_in_steps(caller, buffer, None, waker)
     }
 
     fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
@@ -417,8 +430,8 @@ impl FileOperations for Generated {
         Poll::Ready(Ok(buffer.len()))
     }
 
-    fn read_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
-        self.copy(&mut self.reading.lock(), caller, buffer, offset)
+    fn poll_read_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64, waker: Option<&Waker>) -> Attempt {
+        self.copy_in_steps(caller, buffer, Some(offset), waker)
     }
 
     fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {

@@ -362,7 +362,8 @@ impl Inbox {
         }
     }
 
-    /// Ends receiving. Returns whether messages with files are left, which are to be thrown away.
+    /// Ends receiving. Returns whether messages are left that are to be thrown away in steps: those with files, and
+    /// many others, of which each may free a name.
     fn end(&self) -> bool {
         let mut direction = self.direction.lock();
         direction.is_shut = true;
@@ -372,13 +373,13 @@ impl Inbox {
         if was_open && (has_contents || direction.awaits_acceptance) && !self.is_datagram() {
             self.has_lost.store(true, Ordering::Relaxed);
         }
-        let has_files = direction.files > 0;
-        if !has_files {
+        let are_left = direction.files > 0 || direction.records.len() > THROWN_AWAY_AT_ONCE;
+        if !are_left {
             direction.records = VecDeque::new();
         }
         direction.settle();
         direction.writers.wake_all();
-        has_files
+        are_left
     }
 }
 
@@ -1063,7 +1064,7 @@ impl FileOperations for LocalSocket {
 impl Drop for LocalSocket {
     fn drop(&mut self) {
         names::leave(&self.inbox);
-        let has_files = self.inbox.end();
+        let are_left = self.inbox.end();
         if let LocalState::Connected(peer) = self.state.get_mut()
             && !self.inbox.is_datagram()
         {
@@ -1073,7 +1074,7 @@ impl Drop for LocalSocket {
             direction.readers.wake_all();
         }
         // Never here: sockets in the messages may have messages with sockets, and so on.
-        if has_files {
+        if are_left {
             carriers::ends(&self.inbox);
         }
     }
@@ -1288,6 +1289,27 @@ mod tests {
             }
             assert!(!remains::are_left());
             assert_eq!(used, [used[0]; 3]);
+        });
+    }
+
+    /// Messages of a closed socket each may free a name: many are thrown away in steps.
+    #[test]
+    fn many_messages_are_thrown_away_in_steps() {
+        run(|program| {
+            let (a, b) = pair(program, SOCK_DGRAM);
+            for (count, are_left) in [(THROWN_AWAY_AT_ONCE, false), (THROWN_AWAY_AT_ONCE + 1, true)] {
+                for _ in 0..count {
+                    assert_eq!(program.write_to(a, b"x"), Ok(1));
+                }
+                let file = program.process().descriptors.lock().get(b).cloned().unwrap();
+                let inbox = &file.as_kind::<LocalSocket>().unwrap().inbox;
+                assert_eq!(inbox.end(), are_left);
+                assert_eq!(inbox.direction.lock().records.is_empty(), !are_left);
+                assert_eq!(inbox.throw_some_away(), !are_left);
+                assert!(inbox.throw_some_away());
+                inbox.direction.lock().is_shut = false;
+                inbox.direction.lock().has_receiver = true;
+            }
         });
     }
 

@@ -6,13 +6,15 @@
 //!
 //! # Undoing
 //!
-//! With `SEM_UNDO` a process owes the set the contrary of a change, and pays at its end. Its debts are noted in the
-//! process, at its own expense, with the set itself and not its number; no debt is greater than a value can be. A
-//! semaphore that is set to a value begins a new
-//! age, and debts of an older age are forgotten.
+//! With `SEM_UNDO` a process owes the set the contrary of a change, and pays at its end, when none of its calls goes
+//! on. Its debts are noted in the process, at its own expense, with the set's number and the serial number that no
+//! other set has; no debt is greater than a value can be. A semaphore that is set to a value begins a new age, and
+//! debts of an older age are forgotten. Debts to sets that were removed are looked for whenever a new debt is noted,
+//! two at a time: so they are never more than the others.
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
@@ -66,12 +68,18 @@ struct SetState {
 #[doc(alias = "sem_array")]
 pub(crate) struct SemaphoreSet {
     id: u32,
+    /// A number that no other set has or had.
+    serial: u64,
     maker: Maker,
     state: Mutex<SetState>,
     _charge: Charge,
 }
 
 static TABLE: Mutex<KeyedObjects<Arc<SemaphoreSet>>> = Mutex::new(KeyedObjects::new());
+/// The serial number of the next set.
+static SERIALS: AtomicU64 = AtomicU64::new(0);
+/// Debts that are looked at when a new one is noted.
+const LOOKED_AT: usize = 2;
 
 fn seconds() -> u64 {
     time::epoch_ns().saturating_add(time::now_ns()) / 1_000_000_000
@@ -119,7 +127,9 @@ pub(crate) fn get(account: &Arc<Account>, maker: Maker, key: i32, count: i32, fl
         drop(table);
         return get(account, maker, key, count as i32, flags);
     }
-    Ok(table.insert(key, |id| Arc::new(SemaphoreSet { id, maker, state: Mutex::new(state), _charge: charge })))
+    let serial = SERIALS.fetch_add(1, Ordering::Relaxed);
+    let state = Mutex::new(state);
+    Ok(table.insert(key, |id| Arc::new(SemaphoreSet { id, serial, maker, state, _charge: charge })))
 }
 
 impl SetState {
@@ -388,15 +398,25 @@ impl SemaphoreSet {
 
 /// The debt of a process to a semaphore.
 struct Debt {
-    set: Weak<SemaphoreSet>,
+    id: u32,
+    serial: u64,
     index: usize,
     age: u32,
     change: i32,
 }
 
+impl Debt {
+    /// Returns the set, if it was not removed.
+    fn set(&self) -> Option<Arc<SemaphoreSet>> {
+        TABLE.lock().get(self.id).filter(|set| set.serial == self.serial).cloned()
+    }
+}
+
 /// The debts of a process to the sets that it has changed.
 pub(crate) struct Debts {
     debts: Table<Debt>,
+    /// The debt that was looked at last.
+    looked_at: usize,
     /// Random odd numbers: a program chooses the semaphores, and may not choose their places in the table.
     factors: [u64; 2],
     charge: Charge,
@@ -406,19 +426,19 @@ impl Debts {
     /// Creates the debts of a process with this account: none.
     pub(crate) fn new(account: &Arc<Account>) -> Debts {
         let factors = [random::word() | 1, random::word() | 1];
-        Debts { debts: Table::new(), factors, charge: account.nothing(Resource::Memory) }
+        Debts { debts: Table::new(), looked_at: 0, factors, charge: account.nothing(Resource::Memory) }
     }
 
     fn hash(&self, set: &Arc<SemaphoreSet>, index: usize) -> u32 {
         let [of_set, of_index] = self.factors;
-        let (set, index) = (Arc::as_ptr(set) as u64, index as u64);
+        let (set, index) = (set.serial, index as u64);
         let sum = set.wrapping_mul(of_set).wrapping_add(index.wrapping_mul(of_index));
         // The upper bits depend on more of both than the lower ones, which the table looks at first.
         (sum >> 32 ^ sum >> 48) as u32
     }
 
     fn find(&self, set: &Arc<SemaphoreSet>, index: usize) -> Option<usize> {
-        let is_meant = |debt: &Debt| debt.index == index && core::ptr::eq(debt.set.as_ptr(), Arc::as_ptr(set));
+        let is_meant = |debt: &Debt| debt.index == index && debt.serial == set.serial;
         self.debts.find(self.hash(set, index), is_meant)
     }
 
@@ -427,11 +447,22 @@ impl Debts {
         if self.find(set, index).is_some() {
             return Ok(());
         }
+        self.forget_some();
         self.charge.resize((self.debts.len() + 1) * BYTES_OF_A_DEBT)?;
         self.debts.reserve().map_err(|_| Errno::ENOMEM)?;
-        let debt = Debt { set: Arc::downgrade(set), index, age: 0, change: 0 };
+        let debt = Debt { id: set.id, serial: set.serial, index, age: 0, change: 0 };
         self.debts.insert(self.hash(set, index), debt);
         Ok(())
+    }
+
+    /// Forgets debts to sets that were removed, among the next few.
+    fn forget_some(&mut self) {
+        for _ in 0..LOOKED_AT.min(self.debts.len()) {
+            self.looked_at = self.looked_at.min(self.debts.len()).checked_sub(1).unwrap_or(self.debts.len() - 1);
+            if self.debts.get(self.looked_at).is_some_and(|debt| debt.set().is_none()) {
+                self.debts.remove(self.looked_at);
+            }
+        }
     }
 
     fn debt(&mut self, set: &Arc<SemaphoreSet>, index: usize) -> Option<&mut Debt> {
@@ -485,7 +516,7 @@ impl Debts {
         for _ in 0..steps::ENTRIES {
             let Some(last) = self.debts.len().checked_sub(1) else { break };
             let Some(debt) = self.debts.remove(last) else { break };
-            let Some(set) = debt.set.upgrade() else { continue };
+            let Some(set) = debt.set() else { continue };
             let mut state = set.state.lock();
             let Some(semaphore) = state.semaphores.get_mut(debt.index).filter(|semaphore| semaphore.age == debt.age)
             else {
@@ -524,6 +555,29 @@ mod tests {
             set.remove();
             assert_eq!(set.tell(0, number::GET_VALUE), Err(Errno::EIDRM));
             assert_eq!(find(id as i32).err(), Some(Errno::EINVAL));
+        });
+    }
+
+    /// Debts to sets that were removed are forgotten, with their charge, while others are made.
+    #[test]
+    fn debts_to_removed_sets_do_not_grow() {
+        crate::testing::run(|program| {
+            let account = program.process().account.clone();
+            let mut debts = Debts::new(&account);
+            let before = account.used(Resource::Memory);
+            for _ in 0..200 {
+                let maker = crate::process::authority::maker(&program.process()).unwrap();
+                let id = get(&account, maker, shared::PRIVATE, 3, 0).unwrap();
+                let set = find(id as i32).unwrap();
+                for index in 0..3 {
+                    debts.reserve(&set, index).unwrap();
+                    debts.owe(&set, index, 0, 1).unwrap();
+                }
+                set.remove();
+            }
+            assert!(debts.debts.len() <= 6, "{} are left", debts.debts.len());
+            assert!(account.used(Resource::Memory) - before <= 6 * BYTES_OF_A_DEBT);
+            assert!(debts.pay_some(5));
         });
     }
 

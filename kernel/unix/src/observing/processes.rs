@@ -893,6 +893,19 @@ mod tests {
             assert_eq!(program.call(SystemCall::ReadAt, [file, place, 100, 10]), Ok(100));
             assert_eq!(program.read(place, 100), text.as_bytes()[10..110]);
             assert_eq!(program.call(SystemCall::Write, [file, place, 1]), Err(Errno::EBADF));
+            // A place behind more records than a step makes.
+            for page in 0..200 {
+                let protection = 1 + (page & 1);
+                program.call(SystemCall::Map, [0, 4096, protection, 0x22, usize::MAX, 0]).unwrap();
+            }
+            let text = read(program, "/proc/self/maps");
+            assert!(text.lines().count() > 200);
+            for at in [text.len() - 10, 10, text.len() / 2, text.len() + 10] {
+                let rest = text.as_bytes().get(at..).unwrap_or_default();
+                let rest = &rest[..rest.len().min(100)];
+                assert_eq!(program.call(SystemCall::ReadAt, [file, place, 100, at]), Ok(rest.len()), "{at}");
+                assert_eq!(program.read(place, rest.len()), rest, "{at}");
+            }
         });
     }
 

@@ -143,9 +143,6 @@ impl Process {
         self.last_worker.store(executor::current().raw(), Ordering::Relaxed);
         self.write_core_file().await;
         executor::set_priority(executor::current(), MOST_CLAIM);
-        while !self.debts.lock().pay_some(self.id) {
-            steps::pause_at_the_end().await;
-        }
         let were_sent = self.close_descriptors().await;
         if self.timers.end() {
             self.departed(|| self.timers.are_at_rest()).await;
@@ -170,6 +167,10 @@ impl Process {
             calls.is_empty() && self.called_to_end.load(Ordering::Relaxed) == 0
         })
         .await;
+        // One of them may have changed a semaphore up to now.
+        while !self.debts.lock().pay_some(self.id) {
+            steps::pause_at_the_end().await;
+        }
         // They may have copied to the lender's memory up to now.
         self.address_space.end_loan();
         // Calls in flight have held sockets that nothing but messages may hold now.

@@ -12,6 +12,9 @@
 //! here, not the thread's, and so is the inherited one. It lasts until the lock is passed on or the waiter has gone. It
 //! is not inherited further, by the owner of another lock for which this owner waits.
 //!
+//! A word in memory that processes have in common names whatever thread one of them has written there. So a waiter
+//! lends its priority only to its own process and to those whose priority its process may set.
+//!
 //! Without memory to note the owner the waiter waits without lending its priority.
 //!
 //! # Ends
@@ -61,13 +64,14 @@ impl FutexTable {
     /// Lets the owner of a lock, if there is one, inherit the priority of the first waiter, if that is more important,
     /// and takes from the owner before what that has inherited.
     fn settle(&mut self, key: usize, owner: Option<Arc<dyn LockOwner>>) {
-        let first = self.first_for(key).map(|((_, ticket), _)| priority_of(ticket));
+        let first = self.first_for(key).map(|((_, ticket), thread)| (priority_of(ticket), thread));
         let present = self.inheritance(key).and_then(|index| self.inheritances.remove(index));
-        if let (Some(priority), Some(owner)) = (first, owner)
+        if let (Some((priority, thread)), Some(owner)) = (first, owner)
+            && owner.may_inherit_from(thread)
             && priority.is_more_important_than(owner.own_priority())
             && self.inheritances.reserve().is_ok()
         {
-            self.inheritances.insert(hash(key), Inheritance::new(key, owner, priority));
+            self.inheritances.insert(hash(key), Inheritance::new(key, &owner, priority));
         }
         // Given back after the new one was inherited: the owner is not unimportant in between.
         drop(present);
@@ -78,7 +82,7 @@ impl FutexTable {
         let waited = self.queue.remove(&(key, ticket)).is_some();
         if waited {
             let present = self.inheritance(key).and_then(|index| self.inheritances.get(index));
-            let owner = present.map(|present| present.owner().clone());
+            let owner = present.and_then(Inheritance::owner);
             self.settle(key, owner);
         }
         waited
@@ -402,6 +406,9 @@ mod tests {
                 let at = self.0.lock().iter().position(|number| *number == priority.number()).unwrap();
                 self.0.lock().remove(at);
             }
+            fn may_inherit_from(&self, thread: u32) -> bool {
+                thread != 1
+            }
         }
         let owner = Arc::new(Owner(spin::Mutex::default()));
         let mut table = FutexTable::default();
@@ -413,6 +420,10 @@ mod tests {
             (ticket, owner.0.lock().clone())
         };
         assert_eq!(enter(&mut table, 12).1, [], "it is more important itself");
+        let (stranger, inherited) = enter(&mut table, 1);
+        assert_eq!(inherited, [], "it may not set the owner's priority");
+        assert!(table.leave_lock(9, stranger));
+        table.settle(9, Some(owner.clone()));
         assert_eq!(enter(&mut table, 8).1, [8]);
         let (most, inherited) = enter(&mut table, 3);
         assert_eq!(inherited, [3]);

@@ -4,7 +4,7 @@
 //! the process, which needs no relation to it; everything that acts on the process asks for the same authority as the
 //! calls by its number.
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::task::Waker;
 
 use abi_unix::Errno;
@@ -26,9 +26,8 @@ const _: () = assert!(size_of::<Lifetime>() + 2 * size_of::<usize>() <= MEMORY_O
 #[doc(alias = "pidfd")]
 pub(crate) struct ProcessFile {
     id: u32,
+    /// All that it keeps of the process, whose memory would stay also with a weak reference.
     lifetime: Arc<Lifetime>,
-    /// The process; none for one that had ended when the descriptor was made.
-    process: Weak<Process>,
 }
 
 impl ProcessFile {
@@ -40,14 +39,13 @@ impl ProcessFile {
 
     /// Opens the process with this number, or its zombie, for a process with this account. `ESRCH` if there is none.
     pub(crate) fn of(id: u32, account: &Arc<Account>, is_non_blocking: bool) -> Result<Arc<OpenFile>, Errno> {
-        let (lifetime, process) = table::lifetime_of(id).ok_or(Errno::ESRCH)?;
-        ProcessFile { id, lifetime, process }.open(account, is_non_blocking)
+        let lifetime = table::lifetime_of(id).ok_or(Errno::ESRCH)?;
+        ProcessFile { id, lifetime }.open(account, is_non_blocking)
     }
 
     /// Opens a process that does not run yet.
-    pub(crate) fn of_a_child(child: &Arc<Process>, account: &Arc<Account>) -> Result<Arc<OpenFile>, Errno> {
-        let (lifetime, process) = (child.lifetime().clone(), Arc::downgrade(child));
-        ProcessFile { id: child.id, lifetime, process }.open(account, false)
+    pub(crate) fn of_a_child(child: &Process, account: &Arc<Account>) -> Result<Arc<OpenFile>, Errno> {
+        ProcessFile { id: child.id, lifetime: child.lifetime().clone() }.open(account, false)
     }
 
     /// Returns the number of the process, which no other has yet. `ESRCH` if nothing is left of it.
@@ -57,8 +55,11 @@ impl ProcessFile {
 
     /// Returns the process; `None` for a zombie. `ESRCH` if nothing is left of it.
     pub(crate) fn process(&self) -> Result<Option<Arc<Process>>, Errno> {
-        self.number()?;
-        Ok(self.process.upgrade().filter(|process| !process.has_ended()))
+        let process = table::find(self.number()?);
+        // The number may have become another's since.
+        let is_meant = |process: &Arc<Process>| Arc::ptr_eq(process.lifetime(), &self.lifetime);
+        let process = process.filter(|process| is_meant(process) && !process.has_ended());
+        self.number().map(|_| process)
     }
 }
 
@@ -192,6 +193,32 @@ mod tests {
             assert_eq!(program.call(SystemCall::FileControl, [file, 1, 0]), Ok(1));
             assert_eq!(wait(program, file, EXITED), Ok(0));
             assert_eq!(program.call(SystemCall::Wait, [child, 0, 0, 0]), Err(Errno::ECHILD));
+        });
+    }
+
+    /// A descriptor keeps nothing of a process that has ended but its lifetime, and one of a process that never ran
+    /// means no later one.
+    #[test]
+    fn a_descriptor_keeps_no_process() {
+        run(|program| {
+            let child = program.spawn(|program| program.sleep_ns(1_000_000)).unwrap();
+            let file = open_process(program, child, 0).unwrap();
+            let process = Arc::downgrade(&table::find(child as u32).unwrap());
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            program.sleep_ns(1_000_000);
+            assert_eq!((process.strong_count(), process.weak_count()), (0, 0));
+            assert_eq!(send(program, file, 0), Err(Errno::ESRCH));
+
+            let account = program.process().account.clone();
+            let place = program.place(8);
+            let flags = (clone::SETTLS | clone::PIDFD) as usize | signal::CHLD as usize;
+            let identity = program.identity_for(|program| program.sleep_ns(1_000_000));
+            let child = program.call(SystemCall::Clone, [flags, 0, place, identity, 0]).unwrap();
+            let discarded = ProcessFile::of_a_child(&table::find(child as u32).unwrap(), &account).unwrap();
+            let discarded = discarded.as_kind::<ProcessFile>().unwrap();
+            assert_eq!(discarded.number(), Ok(child as u32));
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(discarded.number(), Err(Errno::ESRCH));
         });
     }
 

@@ -8,7 +8,7 @@
 //! groups and sessions change, so that the question costs no search.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering;
@@ -428,9 +428,7 @@ pub(crate) fn discard(process: &Process) {
     let mut table = TABLE.lock();
     table.leave_indexes(process);
     set_anchor(process, 0);
-    table.quit(process.id, process.group_and_session());
-    table.entries.remove(&process.id);
-    counters::uncount(Counter::Processes);
+    table.leaves_nothing(process, process.group_and_session());
 }
 
 /// Returns whether a process is below another one.
@@ -462,13 +460,12 @@ pub(crate) fn find(id: u32) -> Option<Arc<Process>> {
     }
 }
 
-/// Returns the lifetime of a process or zombie, and the process if it lives.
-pub(super) fn lifetime_of(id: u32) -> Option<(Arc<Lifetime>, Weak<Process>)> {
+/// Returns the lifetime of a process or zombie.
+pub(super) fn lifetime_of(id: u32) -> Option<Arc<Lifetime>> {
     match TABLE.lock().entries.get_mut(&id)? {
-        ProcessEntry::Alive(process) => Some((process.lifetime().clone(), Arc::downgrade(process))),
+        ProcessEntry::Alive(process) => Some(process.lifetime().clone()),
         ProcessEntry::Zombie { lifetime, .. } => {
-            let lifetime = lifetime.get_or_insert_with(|| Arc::new(Lifetime::of_the_ended()));
-            Some((lifetime.clone(), Weak::new()))
+            Some(lifetime.get_or_insert_with(|| Arc::new(Lifetime::of_the_ended())).clone())
         }
     }
 }

@@ -16,7 +16,9 @@ use alloc::sync::Arc;
 
 use abi_queue::Priority;
 use abi_unix::Errno;
+use abi_unix::authority::Act;
 use abi_unix::types::futex as number;
+use memory::AddressSpace;
 
 use crate::process::inheritance::LockOwner;
 use crate::process::owned_lock::LockWord;
@@ -156,9 +158,15 @@ pub(crate) async fn give_up_locks(thread: &Worker) {
     }
 }
 
+/// Fails with `EFAULT` unless these bytes are there: an end makes no pages, which nobody admits.
+fn require_present(space: &AddressSpace, address: usize, length: u64) -> Result<(), Errno> {
+    if space.can_be_read_as_it_is(address as u64, length) { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
 fn word(process: &Process, address: usize) -> Result<usize, Errno> {
-    let mut bytes = [0; 8];
-    process.copy_in(address, &mut bytes)?;
+    let (mut bytes, mut space) = ([0; 8], process.space().lock());
+    require_present(&space, address, 8)?;
+    space.copy_in(address as u64, &mut bytes).map_err(|_| Errno::EFAULT)?;
     Ok(usize::from_le_bytes(bytes))
 }
 
@@ -195,6 +203,9 @@ fn give_up_lock(process: &Process, entry: usize, offset: usize, owner: u32, is_p
         return Err(Errno::EINVAL);
     }
     let (space, own) = (process.space(), process.futexes());
+    // A lock that its thread has changed is on a page. Only one that the thread still owns is written to: a page that a
+    // copy of the process has in common with it is copied then.
+    require_present(&space.lock(), lock, 4)?;
     if has_owner {
         // Its owner does not release it by itself once there are waiters, so none can have missed a wake-up.
         return LockWord::new(space, own, lock, false)?.owner_has_died(space, owner, lock_owner).map(drop);
@@ -234,6 +245,14 @@ impl LockOwner for Worker {
     fn disinherit(&self, priority: Priority) {
         self.process.disinherit(priority);
         self.order_anew();
+    }
+
+    fn may_inherit_from(&self, thread: u32) -> bool {
+        // As for a call that sets its priority, which is no matter of users.
+        let may_schedule =
+            |lender: &Process| lender.authority.permits(Act::Schedule) || table::is_below(&self.process, lender);
+        let lender = process_of(thread);
+        lender == self.process.id || table::find(lender).is_some_and(|lender| may_schedule(&lender))
     }
 }
 
@@ -328,6 +347,25 @@ mod tests {
         });
     }
 
+    /// Priorities are inherited within a process, and from those that may set them.
+    #[test]
+    fn a_stranger_lends_no_priority() {
+        run(|program| {
+            let parent = program.process().worker(0).unwrap();
+            assert!(
+                parent.may_inherit_from(parent.thread_id()) && parent.may_inherit_from(parent.thread_id() + 0x1_0000)
+            );
+            let child = program.fork(move |program| {
+                let own = program.process().worker(0).unwrap();
+                assert!(own.may_inherit_from(parent.thread_id()), "it is below its parent");
+                assert!(!parent.may_inherit_from(own.thread_id()));
+                assert!(!parent.may_inherit_from(9999));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
+    }
+
     /// The locks on the list of a thread that ends: one that the thread holds is marked and its waiter woken, one that
     /// another thread holds stays, and a free one on its way in or out wakes a waiter that may have missed its wake-up.
     #[test]
@@ -390,6 +428,32 @@ mod tests {
                 let thread = thread.unwrap();
                 let ended = program.call(SystemCall::Futex, [word, futex::WAIT as usize, thread, 0]);
                 assert!(matches!(ended, Ok(0) | Err(Errno::EAGAIN)));
+            }
+        });
+    }
+
+    /// Entries on pages that were never touched end the list, and make no pages.
+    #[test]
+    fn a_robust_list_makes_no_pages() {
+        run(|program| {
+            const PAGE: usize = 4096;
+            let word = program.place(8);
+            let mapped = program.call(SystemCall::Map, [0, 64 * PAGE, 3, 0x22, usize::MAX, 0]).unwrap();
+            let head = program.place(24);
+            let frames = |program: &Program| program.process().space().lock().resident_frames();
+            let lists = [(mapped, 8, 0), (head + 24, mapped - head - 24, 0), (head, 8, mapped + PAGE)];
+            for (first, offset, pending) in lists {
+                let thread = start(program, EXISTING, (0, word), move |program| {
+                    for (index, value) in [first, offset, pending, head].into_iter().enumerate() {
+                        program.write(head + 8 * index, &value.to_le_bytes());
+                    }
+                    program.call(SystemCall::SetRobustList, [head, futex::ROBUST_HEAD]).unwrap();
+                });
+                let thread = thread.unwrap();
+                let before = frames(program);
+                let ended = program.call(SystemCall::Futex, [word, futex::WAIT as usize, thread, 0]);
+                assert!(matches!(ended, Ok(0) | Err(Errno::EAGAIN)));
+                assert_eq!(frames(program), before, "{first:#x} {offset:#x} {pending:#x}");
             }
         });
     }
