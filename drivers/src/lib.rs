@@ -1,4 +1,4 @@
-//! Device drivers without a kernel: UARTs, PLIC, APLIC, IMSIC, UINTC, real-time clock.
+//! Device drivers without a kernel: UARTs, PLIC, APLIC, IMSIC, UINTC, real-time clock, PCI Express.
 //!
 //! Each module is about one kind of device and nothing else: mapping registers, waking tasks and locking are left to
 //! the owner.
@@ -11,6 +11,7 @@
 pub mod aplic;
 pub mod imsic;
 mod memory;
+pub mod pci;
 pub mod plic;
 pub mod ring;
 pub mod rtc;
@@ -30,6 +31,10 @@ pub trait Registers {
     fn read8(&self, offset: usize) -> u8;
     /// Writes an 8-bit register.
     fn write8(&self, offset: usize, value: u8);
+    /// Reads a 16-bit register.
+    fn read16(&self, offset: usize) -> u16;
+    /// Writes a 16-bit register.
+    fn write16(&self, offset: usize, value: u16);
     /// Reads a 32-bit register.
     fn read32(&self, offset: usize) -> u32;
     /// Writes a 32-bit register.
@@ -61,6 +66,12 @@ mod tests {
             panic!("these devices have 32-bit registers")
         }
         fn write8(&self, _: usize, _: u8) {
+            panic!("these devices have 32-bit registers")
+        }
+        fn read16(&self, _: usize) -> u16 {
+            panic!("these devices have 32-bit registers")
+        }
+        fn write16(&self, _: usize, _: u16) {
             panic!("these devices have 32-bit registers")
         }
         fn read32(&self, offset: usize) -> u32 {

@@ -71,6 +71,12 @@ mod tests {
         fn write8(&self, _: usize, _: u8) {
             panic!("the clock has 32-bit registers")
         }
+        fn read16(&self, _: usize) -> u16 {
+            panic!("the clock has 32-bit registers")
+        }
+        fn write16(&self, _: usize, _: u16) {
+            panic!("the clock has 32-bit registers")
+        }
         fn read32(&self, offset: usize) -> u32 {
             match offset {
                 TIME_LOW => {

@@ -260,6 +260,12 @@ mod tests {
                 register => panic!("register {register} is never written"),
             }
         }
+        fn read16(&self, _: usize) -> u16 {
+            panic!("the UART has 8-bit registers")
+        }
+        fn write16(&self, _: usize, _: u16) {
+            panic!("the UART has 8-bit registers")
+        }
         fn read32(&self, _: usize) -> u32 {
             panic!("the UART has 8-bit registers")
         }
@@ -381,6 +387,12 @@ mod tests {
             panic!("SiFive's UART has 32-bit registers")
         }
         fn write8(&self, _: usize, _: u8) {
+            panic!("SiFive's UART has 32-bit registers")
+        }
+        fn read16(&self, _: usize) -> u16 {
+            panic!("SiFive's UART has 32-bit registers")
+        }
+        fn write16(&self, _: usize, _: u16) {
             panic!("SiFive's UART has 32-bit registers")
         }
         fn read32(&self, offset: usize) -> u32 {

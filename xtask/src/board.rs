@@ -597,7 +597,7 @@ mod tests {
     fn every_board_has_its_own_name_and_a_command_line() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards");
         let names = Board::names(&folder).unwrap();
-        assert_eq!(names, ["icicle", "qemu-virt", "sifive-u"]);
+        assert_eq!(names, ["icicle", "qemu-virt", "qemu-virt-pci", "sifive-u"]);
         let output = std::env::temp_dir();
         for name in names {
             let mut board = Board::load(&folder.join(format!("{name}.toml"))).unwrap();

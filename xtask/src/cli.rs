@@ -51,8 +51,9 @@ pub struct Arguments {
     #[arg(long, short, global = true)]
     pub verbose: bool,
 
-    /// The board, for `run`, `demo`, `test` and `bench`: `qemu-virt` is the default, `sifive-u` is SiFive's HiFive
-    /// Unleashed and `icicle` Microchip's PolarFire SoC Icicle Kit, all in QEMU. Each is a file of the folder boards.
+    /// The board, for `run`, `demo`, `test` and `bench`: `qemu-virt` is the default, `qemu-virt-pci` the same with its
+    /// devices behind PCI Express, `sifive-u` is SiFive's HiFive Unleashed and `icicle` Microchip's PolarFire SoC
+    /// Icicle Kit, all in QEMU. Each is a file of the folder boards.
     #[arg(long, value_name = "BOARD", global = true)]
     pub board: Option<String>,
 }

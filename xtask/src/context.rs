@@ -40,7 +40,7 @@ impl Context {
     /// One of them is invalid.
     pub fn load(verbose: bool, board: Option<&str>) -> Result<Context> {
         let workspace = Workspace::load()?;
-        let (folder, name) = (workspace.root.join("boards"), board.unwrap_or(Board::DEFAULT));
+        let (folder, name) = (workspace.boards(), board.unwrap_or(Board::DEFAULT));
         let file = folder.join(format!("{name}.toml"));
         if name.contains(['/', '\\']) || !file.is_file() {
             bail!("there is no board `{name}`; there are: {}", Board::names(&folder)?.join(", "));

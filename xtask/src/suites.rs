@@ -624,6 +624,17 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
                     short.push(boots.part(name, Boots::root_on_a_disk));
                 }
             }
+            ROOT_BEHIND_PCI => {
+                // Functions interrupt by messages on one machine, by wires on the other.
+                for (machine, harts) in [(Variant::Aia, 4), (Variant::Plic, 1)] {
+                    let is_meant = arguments.machine.is_none_or(|meant| meant == machine)
+                        && arguments.harts.is_none_or(|meant| meant == harts);
+                    if is_meant {
+                        let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
+                        short.push(boots(machine).part(name, Boots::root_behind_pci));
+                    }
+                }
+            }
             "restart" => short.push(on_all_harts.part(name, Boots::restart)),
             "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
@@ -981,12 +992,13 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
     FAILING_ALLOCATIONS,
     "power cut",
     POWER_CUTS_OF_A_VOLUME,
     RANDOM_CUTS,
     ROOT_ON_A_DISK,
+    ROOT_BEHIND_PCI,
     "restart",
     "status of the shell",
     "backtraces of programs",
@@ -1032,6 +1044,10 @@ const ON_A_ROOT: [&str; 12] = [
     "file::processes",
 ];
 
+/// The part with all devices behind PCI Express, and the tests that it runs.
+const ROOT_BEHIND_PCI: &str = "root behind PCI";
+const BEHIND_PCI: [&str; 4] = ["ext4::", "network::", "random::", "file::vectors"];
+
 /// Bytes of a disk that is the root.
 const ROOT_SIZE: u64 = 128 << 20;
 
@@ -1052,7 +1068,7 @@ fn unsuited(board: &Board, part: &str) -> Option<String> {
             Some("the board has no disk".into())
         }
         "profile" if lacks(board::Equipment::FirstHart) => Some("the board's first hart runs no kernel".into()),
-        "bundle" | "boot loader" | "EFI of U-Boot" | "EFI of EDK2" if !board.is_default() => {
+        "bundle" | "boot loader" | "EFI of U-Boot" | "EFI of EDK2" | ROOT_BEHIND_PCI if !board.is_default() => {
             Some(format!("it is for the board {}", Board::DEFAULT))
         }
         _ => None,
@@ -1454,6 +1470,16 @@ impl Boots<'_> {
 
     /// Runs a portion of the suite in a machine whose root of all paths is a disk, which is whole afterwards.
     fn root_on_a_disk(&self, log: &Path, show: Show) -> Found {
+        self.root_on(&self.context.board, &ON_A_ROOT, log, show)
+    }
+
+    /// Runs the tests of files and of the network with disks, card and source of random bytes behind PCI Express.
+    fn root_behind_pci(&self, log: &Path, show: Show) -> Found {
+        let board = Board::load(&self.context.workspace.boards().join("qemu-virt-pci.toml"))?;
+        self.root_on(&board, &BEHIND_PCI, log, show)
+    }
+
+    fn root_on(&self, board: &Board, names: &[&str], log: &Path, show: Show) -> Found {
         if !image::tools_are_there() {
             show("left out: e2fsprogs are not installed");
             return Ok((Tally::PASSED, Vec::new()));
@@ -1471,10 +1497,10 @@ impl Boots<'_> {
         image::make(&root, ROOT_SIZE, Some(&folder))?;
         std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
         image::make(&volume, VOLUME_SIZE, None)?;
-        let line = format!("root=/dev/vdc rw {}", command_line(PROGRAM, &ON_A_ROOT.map(String::from))?);
+        let names: Vec<_> = names.iter().copied().map(String::from).collect();
+        let line = format!("root=/dev/vdc rw {}", command_line(PROGRAM, &names)?);
         let mut configuration = self.context.configuration(&self.products, &self.machine, line);
         configuration.disks.extend([empty_disk(log)?, volume, root.clone()]);
-        let board = &self.context.board;
         let mut guest = Guest::start(&self.toolchain.qemu, board, &configuration, log, Echo::LogOnly)?;
         let found = follow(&mut guest, show)?;
         guest.end();
@@ -2052,7 +2078,7 @@ mod tests {
     fn parts_that_need_what_a_board_lacks_are_skipped_with_a_reason() {
         let skipped = |name: &str| PARTS.into_iter().filter(|part| unsuited(&board(name), part).is_some()).count();
         assert_eq!(skipped("qemu-virt"), 0);
-        assert_eq!((skipped("sifive-u"), skipped("icicle")), (9, 9));
+        assert_eq!((skipped("sifive-u"), skipped("icicle")), (10, 10));
         assert_eq!(unsuited(&board("icicle"), "power cut").as_deref(), Some("the board has no disk"));
         assert_eq!(unsuited(&board("icicle"), "restart"), None);
         let tally = Tally { passed: 3, failed: 0, skipped: 2 };

@@ -209,6 +209,11 @@ impl Workspace {
         self.target.join("cops")
     }
 
+    /// Returns the folder of the boards.
+    pub fn boards(&self) -> PathBuf {
+        self.root.join("boards")
+    }
+
     /// Returns the directory for serial logs.
     pub fn logs(&self) -> PathBuf {
         self.products().join("logs")

@@ -39,7 +39,7 @@ use sel4::mapping::Window;
 use sel4::shared::Registers;
 use sel4::{Allocator, BootInformation, Rights, channel, executor, println};
 use spin::{Mutex, Once};
-use virtio::Mmio;
+use virtio::Transport;
 
 use device::Piece;
 use serve::Customer;
@@ -186,7 +186,7 @@ fn main(boot: BootInformation) {
     }
     let mut random = ChaCha20Rng::from_seed(seed);
 
-    let transport = Mmio::probe(device).expect("it has a virtio device");
+    let transport = Transport::probe(device).expect("it has a virtio device");
     let memory = |bytes: usize| {
         let pages = bytes.div_ceil(4096) as u64;
         let (memory, physical) = window.device_reachable(&mut allocator, pages).ok()?;

@@ -7,7 +7,7 @@ use sel4::Allocator;
 use sel4::capability::Page;
 use sel4::device::DeviceMemory;
 use sel4::mapping::Window;
-use virtio::{Kind, Mmio};
+use virtio::{Kind, Transport};
 
 use crate::Problem;
 
@@ -85,7 +85,7 @@ pub fn find(
     let mut network = None;
     for candidate in candidates {
         let (registers, page) = devices.registers(allocator, window, candidate.address)?;
-        let is_network = matches!(Mmio::probe(registers).map(|transport| transport.kind()), Ok(Kind::Network));
+        let is_network = matches!(Transport::probe(registers).map(|transport| transport.kind()), Ok(Kind::Network));
         page.unmap()?;
         if is_network {
             network = Some(Device { page: Some(page), ..candidate });

@@ -220,6 +220,14 @@ impl Registers for Device {
         panic!("this device has 32-bit registers")
     }
 
+    fn read16(&self, _: usize) -> u16 {
+        panic!("this device has 32-bit registers")
+    }
+
+    fn write16(&self, _: usize, _: u16) {
+        panic!("this device has 32-bit registers")
+    }
+
     fn read32(&self, offset: usize) -> u32 {
         let mut state = self.0.borrow_mut();
         match offset {

@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use drivers::Registers;
 
-use crate::mmio::{Interrupt, Kind, Mmio, feature};
 use crate::queue::{self, Direction, Notify, Queue, Used};
+use crate::transport::{Interrupt, Kind, Transport, feature};
 use crate::{Error, Memory};
 
 /// The unit of positions and lengths, whatever the size of the device's blocks.
@@ -134,7 +134,7 @@ pub struct Ended<D> {
 /// takes nothing from other requests, and a request's number is its descriptor's. The data is never copied.
 pub struct Disk<R: Registers, M: Memory, D: Data> {
     /// First: the device is stopped before its memory gets another owner.
-    transport: Mmio<R>,
+    transport: Transport<R>,
     queue: Queue<M>,
     memory: M,
     /// The data of requests that are under way, by their number.
@@ -152,7 +152,7 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if it is not a disk or an unusable one, [`Error::OutOfMemory`].
-    pub fn new(mut transport: Mmio<R>, allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
+    pub fn new(mut transport: Transport<R>, allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
         if transport.kind() != Kind::Block {
             return Err(Error::Unsupported);
         }
@@ -187,7 +187,7 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
 
     #[expect(clippy::type_complexity, reason = "one caller, just above")]
     fn start(
-        transport: &mut Mmio<R>,
+        transport: &mut Transport<R>,
         mut allocate: impl FnMut(usize) -> Option<M>,
     ) -> Result<(Queue<M>, M, u64, (Vec<Option<D>>, Vec<u16>)), Error> {
         use block_feature::{BLOCK_SIZE, DISCARD, FLUSH, READ_ONLY, WRITE_ZEROES};
@@ -451,7 +451,7 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
     }
 }
 
-fn read_u32<R: Registers>(transport: &Mmio<R>, offset: usize) -> u32 {
+fn read_u32<R: Registers>(transport: &Transport<R>, offset: usize) -> u32 {
     u32::from_le_bytes([0, 1, 2, 3].map(|byte| transport.configuration(offset + byte)))
 }
 

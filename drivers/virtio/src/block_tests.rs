@@ -5,8 +5,8 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use crate::fake::{Device, EVENT_INDEX, MODERN, Model, Piece};
-use crate::{Data, Disk, Ended, Error, Memory, Mmio, Request, RequestError, Ticket};
+use crate::fake::{Device, EVENT_INDEX, MODERN, Model, PCI, PCI_WITH_MESSAGES, Piece, probe};
+use crate::{Data, Disk, Ended, Error, Memory, Request, RequestError, Ticket};
 
 const MOST_PARTS_FEATURE: u64 = 1 << 2;
 const READ_ONLY: u64 = 1 << 5;
@@ -53,7 +53,7 @@ impl Pieces {
 type Driven = Disk<Device, Piece, Pieces>;
 
 fn start(device: &Device) -> Driven {
-    Disk::new(Mmio::probe(device.clone()).unwrap(), device.allocator()).unwrap()
+    Disk::new(probe(device).unwrap(), device.allocator()).unwrap()
 }
 
 fn submit(disk: &mut Driven, request: Request, data: Pieces) -> Result<Ticket, RequestError> {
@@ -71,7 +71,15 @@ fn ask(disk: &mut Driven, request: Request, data: Pieces) -> Result<Vec<u8>, Req
 
 #[test]
 fn sectors_are_written_and_read_in_parts() {
-    for (version, features) in [(1, 0), (2, 0), (1, EVENT_INDEX), (2, EVENT_INDEX), (2, FLUSH | DISCARD)] {
+    for (version, features) in [
+        (1, 0),
+        (2, 0),
+        (1, EVENT_INDEX),
+        (2, EVENT_INDEX),
+        (2, FLUSH | DISCARD),
+        (PCI, 0),
+        (PCI_WITH_MESSAGES, FLUSH | DISCARD),
+    ] {
         let device = Device::disk(version, features, 1000);
         let mut disk = start(&device);
         assert_eq!((disk.sectors(), disk.block_size(), disk.is_read_only()), (1000, 512, false));
@@ -230,12 +238,12 @@ fn a_device_that_does_not_answer_is_given_up_with_all_requests() {
 #[test]
 fn unusable_devices_and_short_memory_are_errors() {
     let network = Device::network(2, 0);
-    let driven = Driven::new(Mmio::probe(network.clone()).unwrap(), network.allocator());
+    let driven = Driven::new(probe(&network).unwrap(), network.allocator());
     assert_eq!(driven.err(), Some(Error::Unsupported));
     // Without tables of descriptors, and without a queue.
     for (features, largest_queue) in [(MODERN, 256), (MODERN | 1 << 28, 1), (MODERN | 1 << 28, 0)] {
         let device = Device::new(Model { kind: 2, version: 2, features, largest_queue }, 0);
-        let driven = Driven::new(Mmio::probe(device.clone()).unwrap(), device.allocator());
+        let driven = Driven::new(probe(&device).unwrap(), device.allocator());
         assert_eq!(driven.err(), Some(Error::Unsupported));
     }
     let device = Device::disk(2, 0, 8);
@@ -245,7 +253,7 @@ fn unusable_devices_and_short_memory_are_errors() {
             left -= 1;
             if left >= 0 { allocate(bytes) } else { None }
         };
-        let driven = Driven::new(Mmio::probe(device.clone()).unwrap(), allocate);
+        let driven = Driven::new(probe(&device).unwrap(), allocate);
         assert_eq!(driven.err(), Some(Error::OutOfMemory));
     }
     // A queue of an odd size.

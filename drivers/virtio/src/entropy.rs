@@ -2,8 +2,8 @@
 
 use drivers::Registers;
 
-use crate::mmio::{Interrupt, Kind, Mmio, feature};
 use crate::queue::{self, Direction, Notify, Queue};
+use crate::transport::{Interrupt, Kind, Transport, feature};
 use crate::{Error, Memory};
 
 const SIZE: u16 = 2;
@@ -14,7 +14,7 @@ const REQUEST: usize = 64;
 /// stopped when its driver is dropped, so that an owner that needs only a seed gets everything back.
 pub struct Entropy<R: Registers, M: Memory> {
     /// First: the device is stopped before its memory gets another owner.
-    transport: Mmio<R>,
+    transport: Transport<R>,
     queue: Queue<M>,
     memory: M,
     failure: Option<Error>,
@@ -25,7 +25,7 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if it is not an entropy device, [`Error::OutOfMemory`].
-    pub fn new(mut transport: Mmio<R>, mut allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
+    pub fn new(mut transport: Transport<R>, mut allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
         if transport.kind() != Kind::Entropy {
             return Err(Error::Unsupported);
         }
@@ -91,7 +91,7 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
     }
 
     /// Acknowledges the device's interrupt. Do this before reading; see
-    /// [`Acknowledger`](crate::mmio::Acknowledger).
+    /// [`Acknowledger`](crate::transport::Acknowledger).
     pub fn acknowledge_interrupt(&self) -> Interrupt {
         self.transport.acknowledge()
     }

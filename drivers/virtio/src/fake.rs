@@ -1,14 +1,14 @@
 //! A fake virtio device in fake memory, strict about the driver's conduct.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::vec;
 use std::vec::Vec;
 
-use drivers::Registers;
+use drivers::{Registers, pci};
 
-use crate::Memory;
+use crate::{Error, Memory, Transport};
 
 const BASE: u64 = 0x8000_0000;
 const PAGE: usize = 4096;
@@ -128,6 +128,9 @@ pub struct State {
     pub disk: FakeDisk,
     /// Whether it has reported unseen buffers as used: the driver is right to offer those once more.
     pub lies: bool,
+    /// Words of a function's configuration that were written, and the message of each queue.
+    pub configuration: BTreeMap<usize, u32>,
+    messages: [u16; 3],
 }
 
 /// A disk's contents and conduct.
@@ -155,7 +158,42 @@ pub struct Chain {
 
 /// The registers of the fake device.
 #[derive(Clone)]
-pub struct Device(pub Rc<RefCell<State>>);
+pub struct Device(pub Rc<RefCell<State>>, Group);
+
+/// The registers that are meant: a block of its own, or a group of those of a function of PCI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    Block,
+    Configuration,
+    Common,
+    Notifications,
+    Interrupts,
+    Own,
+}
+
+/// Versions of devices that are functions of PCI, with a wire or with messages.
+pub const PCI: u32 = 3;
+pub const PCI_WITH_MESSAGES: u32 = 4;
+
+/// Identifies the device, in its block of registers or as a function.
+pub fn probe(device: &Device) -> Result<Transport<Device>, Error> {
+    let version = device.0.borrow().model.version;
+    if version != PCI && version != PCI_WITH_MESSAGES {
+        return Transport::probe(device.clone());
+    }
+    let mut window = pci::Window::new(0x4000_0000, 0x5000_0000, 1 << 20);
+    let mut found = vec![];
+    pci::enumerate(&device.at(Group::Configuration), 1, &mut window, &mut |function| found.push(function));
+    Transport::of_function(&found[0], version == PCI_WITH_MESSAGES, |(address, _)| {
+        Some(device.at(match address - 0x5000_0000 {
+            0x0000 => Group::Common,
+            0x1000 => Group::Interrupts,
+            0x2000 => Group::Own,
+            0x3000 => Group::Notifications,
+            other => panic!("no registers are at {other:#x}"),
+        }))
+    })
+}
 
 pub const MODERN: u64 = 1 << 32;
 pub const ANY_LAYOUT: u64 = 1 << 27;
@@ -167,23 +205,32 @@ pub const STATUS: u64 = 1 << 16;
 
 impl Device {
     pub fn new(model: Model, last: u8) -> Device {
-        Device(Rc::new(RefCell::new(State {
-            arena: Arena::default(),
-            model,
-            status: 0,
-            feature_half: 0,
-            agreed: 0,
-            selected: 0,
-            queues: Default::default(),
-            interrupt: 0,
-            interrupts: 0,
-            notifications: 0,
-            sent: VecDeque::new(),
-            address: [2, 0, 0, 0, 0, last],
-            link: 1,
-            disk: FakeDisk::default(),
-            lies: false,
-        })))
+        Device(
+            Rc::new(RefCell::new(State {
+                arena: Arena::default(),
+                model,
+                status: 0,
+                feature_half: 0,
+                agreed: 0,
+                selected: 0,
+                queues: Default::default(),
+                interrupt: 0,
+                interrupts: 0,
+                notifications: 0,
+                sent: VecDeque::new(),
+                address: [2, 0, 0, 0, 0, last],
+                link: 1,
+                disk: FakeDisk::default(),
+                lies: false,
+                configuration: BTreeMap::new(),
+                messages: [u16::MAX; 3],
+            })),
+            Group::Block,
+        )
+    }
+
+    fn at(&self, group: Group) -> Device {
+        Device(self.0.clone(), group)
     }
 
     pub fn network(version: u32, features: u64) -> Device {
@@ -405,7 +452,7 @@ impl State {
                 queue.available = queue.descriptors + 16 * u64::from(queue.size);
                 queue.used = (queue.available + 6 + 2 * u64::from(queue.size)).next_multiple_of(4096);
             }
-            0x044 => assert_eq!(self.model.version, 2),
+            0x044 => assert!(self.model.version >= 2),
             0x050 => {
                 assert!(self.status & 4 != 0, "told of something before it began");
                 self.wake(value as usize);
@@ -445,30 +492,132 @@ impl State {
     }
 }
 
-impl Registers for Device {
-    fn read8(&self, offset: usize) -> u8 {
-        let state = self.0.borrow();
-        if state.model.kind == 2 {
-            let capacity = (state.disk.contents.len() / 512) as u64;
-            let bytes = [&capacity.to_le_bytes()[..], &state.disk.configuration].concat();
-            return bytes[offset - 0x100];
-        }
+impl State {
+    /// Reads a word of a function's configuration.
+    fn configuration(&self, offset: usize) -> u32 {
+        let capability = |kind: u32, next: u32| kind << 24 | 0x10_0009 | next << 8;
         match offset {
-            0x100..0x106 => state.address[offset - 0x100],
-            0x106 => state.link,
-            _ => panic!("a read of one byte from {offset:#x}"),
+            0x00 => 0x1040_1af4 + (self.model.kind << 16),
+            0x04 => 1 << 20 | self.configuration.get(&4).copied().unwrap_or(0),
+            0x20 => self.configuration.get(&0x20).copied().unwrap_or(0) & 0xffff_c000 | 4,
+            0x24 => self.configuration.get(&0x24).copied().unwrap_or(0),
+            0x34 => 0x40,
+            0x3c => 0x100,
+            0x40 => capability(1, 0x50),
+            0x50 => capability(3, 0x60),
+            0x60 => capability(4, 0x70),
+            0x70 => capability(2, 0),
+            0x44 | 0x54 | 0x64 | 0x74 => 4,
+            0x48 => 0,
+            0x58 => 0x1000,
+            0x68 => 0x2000,
+            0x78 => 0x3000,
+            0x4c => 0x38,
+            0x5c => 1,
+            0x6c => 0x100,
+            0x7c => 0x20,
+            0x80 => 4,
+            _ if offset >= 4096 && offset.is_multiple_of(4096) => u32::MAX,
+            _ => 0,
         }
     }
 
-    fn write8(&self, offset: usize, _: u8) {
-        panic!("a write of one byte to {offset:#x}");
+    /// Reads a byte of the device's own configuration.
+    fn own(&self, offset: usize) -> u8 {
+        if self.model.kind == 2 {
+            let capacity = (self.disk.contents.len() / 512) as u64;
+            return [&capacity.to_le_bytes()[..], &self.disk.configuration].concat()[offset];
+        }
+        match offset {
+            0..6 => self.address[offset],
+            6 => self.link,
+            _ => panic!("a read of the configuration's byte {offset}"),
+        }
+    }
+
+    /// Returns the message of a queue, or of the configuration.
+    fn message(&mut self, register: usize) -> &mut u16 {
+        &mut self.messages[if register == 0x10 { 2 } else { self.selected }]
+    }
+}
+
+impl Registers for Device {
+    fn read8(&self, offset: usize) -> u8 {
+        let mut state = self.0.borrow_mut();
+        match (self.1, offset) {
+            (Group::Block, 0x100..) => state.own(offset - 0x100),
+            (Group::Own, _) => state.own(offset),
+            (Group::Common, 0x14) => state.read(0x070) as u8,
+            // Reading clears it.
+            (Group::Interrupts, 0) => core::mem::take(&mut state.interrupt) as u8,
+            (group, _) => panic!("a read of one byte from {offset:#x} of {group:?}"),
+        }
+    }
+
+    fn write8(&self, offset: usize, value: u8) {
+        match (self.1, offset) {
+            (Group::Common, 0x14) => {
+                let mut state = self.0.borrow_mut();
+                if value == 0 {
+                    state.messages = [u16::MAX; 3];
+                }
+                state.write(0x070, value.into());
+            }
+            (group, _) => panic!("a write of one byte to {offset:#x} of {group:?}"),
+        }
+    }
+
+    fn read16(&self, offset: usize) -> u16 {
+        let mut state = self.0.borrow_mut();
+        match (self.1, offset) {
+            (Group::Common, 0x18) => state.read(0x034) as u16,
+            (Group::Common, 0x1e) => state.selected as u16,
+            (Group::Common, 0x10 | 0x1a) => *state.message(offset),
+            (group, _) => panic!("a read of two bytes from {offset:#x} of {group:?}"),
+        }
+    }
+
+    fn write16(&self, offset: usize, value: u16) {
+        let mut state = self.0.borrow_mut();
+        match (self.1, offset) {
+            (Group::Common, 0x16) => state.write(0x030, value.into()),
+            (Group::Common, 0x18) => state.write(0x038, value.into()),
+            (Group::Common, 0x10 | 0x1a) => *state.message(offset) = value,
+            (Group::Common, 0x1c) => {
+                let has_message = state.messages[state.selected] == 0 && state.messages[2] == 0;
+                assert_eq!(has_message, state.model.version == PCI_WITH_MESSAGES);
+                state.write(0x044, value.into());
+            }
+            (Group::Notifications, _) => {
+                assert_eq!(offset, 4 * usize::from(value), "the register is another queue's");
+                state.write(0x050, value.into());
+            }
+            (group, _) => panic!("a write of two bytes to {offset:#x} of {group:?}"),
+        }
     }
 
     fn read32(&self, offset: usize) -> u32 {
-        self.0.borrow().read(offset)
+        let state = self.0.borrow();
+        match (self.1, offset) {
+            (Group::Block, _) => state.read(offset),
+            (Group::Configuration, _) => state.configuration(offset),
+            (Group::Common, 0x04) => state.read(0x010),
+            (group, _) => panic!("a read of four bytes from {offset:#x} of {group:?}"),
+        }
     }
 
     fn write32(&self, offset: usize, value: u32) {
-        self.0.borrow_mut().write(offset, value);
+        let mut state = self.0.borrow_mut();
+        match (self.1, offset) {
+            (Group::Block, _) => state.write(offset, value),
+            (Group::Configuration, _) => _ = state.configuration.insert(offset, value),
+            (Group::Common, 0x00) => state.write(0x014, value),
+            (Group::Common, 0x08) => state.write(0x024, value),
+            (Group::Common, 0x0c) => state.write(0x020, value),
+            (Group::Common, 0x20 | 0x24) => state.write(offset + 0x60, value),
+            (Group::Common, 0x28 | 0x2c) => state.write(offset + 0x68, value),
+            (Group::Common, 0x30 | 0x34) => state.write(offset + 0x70, value),
+            (group, _) => panic!("a write of four bytes to {offset:#x} of {group:?}"),
+        }
     }
 }

@@ -32,15 +32,18 @@ mod entropy;
 mod fake;
 mod mmio;
 mod network_device;
+mod pci;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod transport;
 
 pub use block_device::{Data, Disk, Ended, MOST_PARTS, Request, RequestError, SECTOR, Ticket};
 pub use drivers::Memory;
 pub use entropy::Entropy;
-pub use mmio::{Acknowledger, Interrupt, Kind, Mmio};
 pub use network_device::{LinkStatus, Network, NetworkCounters};
+pub use pci::kind as kind_of_function;
+pub use transport::{Acknowledger, Interrupt, Kind, Transport};
 
 use core::fmt;
 

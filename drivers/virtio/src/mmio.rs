@@ -1,8 +1,9 @@
-//! The registers (virtio 1.2 sections 4.2.2 and 4.2.4).
+//! A block of registers in memory (virtio 1.2 sections 4.2.2 and 4.2.4).
 
 use drivers::Registers;
 
 use crate::Error;
+use crate::transport::{Interrupt, Kind, PAGE, Place, QueueAddresses};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"virt");
 
@@ -31,105 +32,29 @@ mod register {
     pub const CONFIGURATION: usize = 0x100;
 }
 
-mod status {
-    pub const ACKNOWLEDGE: u32 = 1;
-    pub const DRIVER: u32 = 2;
-    pub const DRIVER_OK: u32 = 4;
-    pub const FEATURES_OK: u32 = 8;
-    pub const FAILED: u32 = 128;
-}
-
-/// Feature bits of every device.
-pub(crate) mod feature {
-    /// A legacy device accepts a header and its data in one descriptor.
-    pub const ANY_LAYOUT: u64 = 1 << 27;
-    /// A descriptor may lead to a table of descriptors.
-    pub const INDIRECT: u64 = 1 << 28;
-    /// Notifications are requested by index instead of by flag.
-    pub const EVENT_INDEX: u64 = 1 << 29;
-    /// The device follows the standard, not its drafts.
-    pub const VERSION_1: u64 = 1 << 32;
-}
-
-/// Number of times that a stopped device is polled for having stopped.
-const RESET_LOOKS: usize = 1000;
-
-/// Page size for legacy devices, and alignment of their memory.
-pub(crate) const PAGE: usize = 4096;
-
-/// Kind of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The register block is there, but no device behind it.
-    Nothing,
-    /// A network interface.
-    Network,
-    /// A disk.
-    Block,
-    /// A source of random numbers.
-    Entropy,
-    /// Another device, by its number in virtio 1.2 section 5.
-    Other(u32),
-}
-
-/// Cause of a device's interrupt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interrupt {
-    /// It has used buffers.
-    pub queue: bool,
-    /// Its configuration has changed: the link went up or down.
-    pub configuration: bool,
-}
-
-impl Interrupt {
-    /// Whether the device had interrupted.
-    pub fn is_some(self) -> bool {
-        self.queue || self.configuration
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     Legacy,
     Modern,
 }
 
-/// A virtio device's registers. A device that was started is stopped when they are dropped.
-pub struct Mmio<R: Registers> {
+pub(crate) struct Mmio<R: Registers> {
     registers: R,
     version: Version,
-    kind: Kind,
-    status: u32,
 }
 
-/// Acknowledges a device's interrupts, apart from its driver: an interrupt handler need not wait for the user of the
-/// driver.
-///
-/// Acknowledge *before* the driver looks at its queues: an acknowledgement after the look clears the interrupt for
-/// buffers used in between.
-pub struct Acknowledger<R: Registers>(R);
-
-impl<R: Registers> Acknowledger<R> {
-    /// Acknowledges the interrupt; returns its cause.
-    pub fn acknowledge(&self) -> Interrupt {
-        acknowledge(&self.0)
-    }
-}
-
-fn acknowledge<R: Registers>(registers: &R) -> Interrupt {
+/// Acknowledges an interrupt; returns its cause.
+pub(crate) fn acknowledge<R: Registers>(registers: &R) -> Interrupt {
     let status = registers.read32(register::INTERRUPT_STATUS);
     if status != 0 {
         registers.write32(register::INTERRUPT_ACKNOWLEDGE, status);
     }
-    Interrupt { queue: status & 1 != 0, configuration: status & 2 != 0 }
+    Interrupt::of(status)
 }
 
 impl<R: Registers> Mmio<R> {
-    /// Identifies the device behind `registers`. This changes nothing there.
-    ///
-    /// # Errors
-    /// [`Error::Absent`] if it is not a virtio device, [`Error::Unsupported`] for an unknown version.
-    pub fn probe(registers: R) -> Result<Self, Error> {
+    /// Identifies the device; see [`Transport::probe`](crate::Transport::probe).
+    pub(crate) fn probe(registers: R) -> Result<(Self, Kind), Error> {
         if registers.read32(register::MAGIC) != MAGIC {
             return Err(Error::Absent);
         }
@@ -138,96 +63,48 @@ impl<R: Registers> Mmio<R> {
             2 => Version::Modern,
             _ => return Err(Error::Unsupported),
         };
-        let kind = match registers.read32(register::DEVICE) {
-            0 => Kind::Nothing,
-            1 => Kind::Network,
-            2 => Kind::Block,
-            4 => Kind::Entropy,
-            number => Kind::Other(number),
-        };
-        Ok(Mmio { registers, version, kind, status: 0 })
+        let kind = Kind::of(registers.read32(register::DEVICE));
+        Ok((Mmio { registers, version }, kind))
     }
 
-    /// Returns the kind of the device.
-    pub fn kind(&self) -> Kind {
-        self.kind
+    pub(crate) fn registers(&self) -> &R {
+        &self.registers
     }
 
-    /// Returns a handle for the interrupt handler.
-    pub fn acknowledger(&self) -> Acknowledger<R>
-    where
-        R: Clone,
-    {
-        Acknowledger(self.registers.clone())
+    #[inline]
+    pub(crate) fn notify(&self, queue: u32) {
+        self.registers.write32(register::QUEUE_NOTIFY, queue);
+    }
+}
+
+impl<R: Registers> Place for Mmio<R> {
+    fn features(&self, half: u32) -> u32 {
+        self.registers.write32(register::DEVICE_FEATURES_SELECT, half);
+        self.registers.read32(register::DEVICE_FEATURES)
     }
 
-    pub(crate) fn acknowledge(&self) -> Interrupt {
-        acknowledge(&self.registers)
-    }
-
-    fn add_status(&mut self, bits: u32) {
-        self.status |= bits;
-        self.registers.write32(register::STATUS, self.status);
-    }
-
-    /// Resets the device and agrees on features: those of `wanted` that it offers, and all of `needed`.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if it lacks a needed one, or does not agree.
-    pub(crate) fn start(&mut self, wanted: u64, needed: u64) -> Result<u64, Error> {
-        self.reset();
-        self.add_status(status::ACKNOWLEDGE);
-        self.add_status(status::DRIVER);
-        let mut offered = 0;
-        for half in 0..2u32 {
-            self.registers.write32(register::DEVICE_FEATURES_SELECT, half);
-            offered |= u64::from(self.registers.read32(register::DEVICE_FEATURES)) << (32 * half);
+    fn agree(&self, half: u32, features: u32) {
+        self.registers.write32(register::DRIVER_FEATURES_SELECT, half);
+        self.registers.write32(register::DRIVER_FEATURES, features);
+        if self.is_legacy() {
+            self.registers.write32(register::LEGACY_PAGE_SIZE, PAGE as u32);
         }
-        // The two versions need different bits: a modern device insists on VERSION_1, a legacy one has no second word,
-        // and one that cannot take a header and its data in one descriptor is too old for this driver.
-        let common = match self.version {
-            Version::Modern => feature::VERSION_1,
-            Version::Legacy => {
-                offered &= u64::from(u32::MAX);
-                feature::ANY_LAYOUT
-            }
-        };
-        let needed = needed | common;
-        if offered & needed != needed {
-            self.add_status(status::FAILED);
-            return Err(Error::Unsupported);
-        }
-        let agreed = offered & (wanted | needed);
-        for half in 0..2u32 {
-            self.registers.write32(register::DRIVER_FEATURES_SELECT, half);
-            self.registers.write32(register::DRIVER_FEATURES, (agreed >> (32 * half)) as u32);
-        }
-        match self.version {
-            Version::Modern => {
-                self.add_status(status::FEATURES_OK);
-                if self.registers.read32(register::STATUS) & status::FEATURES_OK == 0 {
-                    self.add_status(status::FAILED);
-                    return Err(Error::Unsupported);
-                }
-            }
-            Version::Legacy => {
-                self.registers.write32(register::LEGACY_PAGE_SIZE, PAGE as u32);
-            }
-        }
-        Ok(agreed)
     }
 
-    /// Returns the largest size of a queue; 0 if there is no such queue.
-    pub(crate) fn largest_queue(&self, queue: u32) -> u32 {
+    fn status(&self) -> u32 {
+        self.registers.read32(register::STATUS)
+    }
+
+    fn set_status(&self, status: u32) {
+        self.registers.write32(register::STATUS, status);
+    }
+
+    fn largest_queue(&self, queue: u32) -> u32 {
         self.registers.write32(register::QUEUE_SELECT, queue);
         self.registers.read32(register::QUEUE_MAXIMUM)
     }
 
-    /// Tells the device the addresses of a queue.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if it is out of the device's reach.
-    pub(crate) fn set_queue(&mut self, queue: u32, size: u16, parts: QueueAddresses) -> Result<(), Error> {
+    fn set_queue(&mut self, queue: u32, size: u16, parts: QueueAddresses) -> Result<(), Error> {
         self.registers.write32(register::QUEUE_SELECT, queue);
         self.registers.write32(register::QUEUE_SIZE, size.into());
         match self.version {
@@ -252,53 +129,11 @@ impl<R: Registers> Mmio<R> {
         Ok(())
     }
 
-    /// Starts the device.
-    pub(crate) fn finish(&mut self) {
-        self.add_status(status::DRIVER_OK);
+    fn is_legacy(&self) -> bool {
+        self.version == Version::Legacy
     }
 
-    /// Stops the device: it forgets its queues, and neither touches memory nor interrupts any more.
-    pub(crate) fn reset(&mut self) {
-        self.registers.write32(register::STATUS, 0);
-        self.status = 0;
-        // It has stopped when the register reads zero; a device for which it never does must not hang the hart.
-        for _ in 0..RESET_LOOKS {
-            if self.registers.read32(register::STATUS) == 0 {
-                break;
-            }
-        }
-    }
-
-    /// Stops a device that cannot be used, and reports that to it.
-    pub(crate) fn stop(&mut self) {
-        self.reset();
-        self.add_status(status::ACKNOWLEDGE | status::FAILED);
-    }
-
-    /// Notifies the device of new buffers in a queue. The queue's contents come before this register, as [`Registers`]
-    /// promises.
-    pub(crate) fn notify(&self, queue: u32) {
-        self.registers.write32(register::QUEUE_NOTIFY, queue);
-    }
-
-    /// Returns a byte of the device's configuration.
-    pub(crate) fn configuration(&self, offset: usize) -> u8 {
+    fn configuration(&self, offset: usize) -> u8 {
         self.registers.read8(register::CONFIGURATION + offset)
     }
-}
-
-impl<R: Registers> Drop for Mmio<R> {
-    fn drop(&mut self) {
-        if self.status & status::DRIVER_OK != 0 {
-            self.reset();
-        }
-    }
-}
-
-/// Addresses of the parts of a queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueAddresses {
-    pub(crate) descriptors: u64,
-    pub(crate) driver: u64,
-    pub(crate) device: u64,
 }

@@ -6,8 +6,8 @@ use drivers::Registers;
 use ethernet::{LARGEST_FRAME, ReceivedFrame};
 
 use crate::checksum;
-use crate::mmio::{Acknowledger, Interrupt, Kind, Mmio, feature};
 use crate::queue::{self, Direction, Notify, Queue};
+use crate::transport::{Acknowledger, Interrupt, Kind, Transport, feature};
 use crate::{Error, Memory};
 
 const RECEIVE: u32 = 0;
@@ -63,7 +63,7 @@ pub struct NetworkCounters {
 /// since the driver last found none.
 pub struct Network<R: Registers, M: Memory> {
     /// First: the device is stopped before its memory gets another owner.
-    transport: Mmio<R>,
+    transport: Transport<R>,
     receive: Queue<M>,
     receive_memory: M,
     /// Number of buffers with frames that were not taken yet.
@@ -97,7 +97,7 @@ fn zeros(length: usize) -> Result<Vec<u8>, Error> {
 
 /// Makes a queue with buffers for all of its descriptors: as many as wanted, or as memory allows.
 fn queue_with_buffers<R: Registers, M: Memory>(
-    transport: &mut Mmio<R>,
+    transport: &mut Transport<R>,
     number: u32,
     wanted: u16,
     event_index: bool,
@@ -127,7 +127,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if it is not a network device or an unusable one, [`Error::OutOfMemory`].
-    pub fn new(mut transport: Mmio<R>, mut allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
+    pub fn new(mut transport: Transport<R>, mut allocate: impl FnMut(usize) -> Option<M>) -> Result<Self, Error> {
         if transport.kind() != Kind::Network {
             return Err(Error::Unsupported);
         }
@@ -190,7 +190,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
 
     #[expect(clippy::type_complexity, reason = "one caller, just above")]
     fn start(
-        transport: &mut Mmio<R>,
+        transport: &mut Transport<R>,
         allocate: &mut impl FnMut(usize) -> Option<M>,
     ) -> Result<(u64, Queue<M>, M, Queue<M>, M, (u16, u16)), Error> {
         let wanted = feature::EVENT_INDEX | network_feature::CHECKSUM | network_feature::STATUS;

@@ -20,7 +20,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use drivers::Registers;
 
-use crate::mmio::{Mmio, PAGE, QueueAddresses};
+use crate::transport::{PAGE, QueueAddresses, Transport};
 use crate::{Error, Memory};
 
 const DEVICE_WRITES: u32 = 2;
@@ -112,7 +112,7 @@ impl<M: Memory> Queue<M> {
     /// Makes queue number `number` of a device, with `size` buffers (a power of two). `memory` has at least [`bytes`]
     /// zeros.
     pub(crate) fn new<R: Registers>(
-        transport: &mut Mmio<R>,
+        transport: &mut Transport<R>,
         number: u32,
         size: u16,
         memory: M,

@@ -723,6 +723,18 @@ impl Window {
         current().0.state().registers.insert(self.physical + offset as u64, value);
     }
 
+    /// Reads the 16-bit register at this offset.
+    pub fn read16(&self, offset: usize) -> u16 {
+        u16::from_le_bytes([0, 1].map(|byte| self.read8(offset + byte)))
+    }
+
+    /// Writes the 16-bit register at this offset.
+    pub fn write16(&self, offset: usize, value: u16) {
+        for (byte, &value) in value.to_le_bytes().iter().enumerate() {
+            self.write8(offset + byte, value);
+        }
+    }
+
     /// Reads the 32-bit register at this offset.
     pub fn read32(&self, offset: usize) -> u32 {
         u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.read8(offset + byte)))

@@ -59,6 +59,7 @@ impl Window {
     }
 
     access!(read8, write8, u8, "8");
+    access!(read16, write16, u16, "16");
     access!(read32, write32, u32, "32");
     access!(read64, write64, u64, "64");
 

@@ -82,6 +82,23 @@ impl InterruptController {
         self.sources
     }
 
+    /// Returns the numbers of sources that are no wires: functions of PCI send them as messages. Empty if the
+    /// controller takes none.
+    pub fn messages(&self) -> core::ops::RangeInclusive<u32> {
+        let last = match &self.kind {
+            Kind::Messages(_, imsic) => imsic.identities - IPI_IDENTITY,
+            Kind::Plic(..) | Kind::Wires(_) => 0,
+        };
+        self.sources + 1..=last
+    }
+
+    /// Returns the physical address and the value of the message that makes such a source interrupt a hart.
+    pub fn message(&self, source: u32, hart: usize) -> Option<(u64, u32)> {
+        let (Kind::Messages(_, imsic), Some(position)) = (&self.kind, self.position(hart)) else { return None };
+        let page = imsic::page_offset(position, imsic.guest_index_bits, 0);
+        self.messages().contains(&source).then_some((imsic.pages.0 + page, source + IPI_IDENTITY))
+    }
+
     /// Returns whether the hart can take interrupts.
     pub fn serves(&self, hart: usize) -> bool {
         self.position(hart).is_some()

@@ -102,6 +102,8 @@ pub struct Description<'a> {
     pub serial: Option<Serial>,
     /// Controller of interrupts from devices.
     pub controller: Controller,
+    /// The number by which other nodes name it.
+    pub(crate) controller_phandle: Option<u32>,
     /// The virtio devices, by rising address.
     pub virtio: Vec<Device, MAXIMUM_DEVICES>,
     /// Cadence's Ethernet controllers, by rising address.
@@ -226,6 +228,7 @@ impl<'a> Description<'a> {
             has_hypervisor: harts.all_have_hypervisor,
             serial: None,
             controller: Controller::None,
+            controller_phandle: None,
             virtio: Vec::new(),
             ethernet: Vec::new(),
             real_time_clock: None,
@@ -244,11 +247,9 @@ impl<'a> Description<'a> {
         }
         description.read_memory(root, boot, tree.len() as u64)?;
         let controller = description.read_interrupts(root, &harts);
-        let mut devices = Devices {
-            controller_phandle: controller.and_then(phandle),
-            output: chosen.and_then(|chosen| standard_output(root, chosen)),
-            description: &mut description,
-        };
+        description.controller_phandle = controller.and_then(phandle);
+        let mut devices =
+            Devices { output: chosen.and_then(|chosen| standard_output(root, chosen)), description: &mut description };
         devices.walk(&Bus { node: root, above: None }, root_parent(root), 0);
         sort_by(&mut description.virtio, |device| device.address);
         sort_by(&mut description.ethernet, |ethernet| ethernet.device.address);
@@ -643,6 +644,12 @@ impl drivers::Registers for NoRegisters {
     fn write8(&self, _: usize, _: u8) {
         match *self {}
     }
+    fn read16(&self, _: usize) -> u16 {
+        match *self {}
+    }
+    fn write16(&self, _: usize, _: u16) {
+        match *self {}
+    }
     fn read32(&self, _: usize) -> u32 {
         match *self {}
     }
@@ -668,7 +675,6 @@ fn test_device(registers: Option<(u64, u64)>) -> Option<u64> {
 /// Collects devices.
 struct Devices<'d, 'a> {
     description: &'d mut Description<'a>,
-    controller_phandle: Option<u32>,
     /// The console's node, if the firmware names one.
     output: Option<Node<'a>>,
 }
@@ -755,12 +761,12 @@ impl<'a> Devices<'_, 'a> {
         let (property, mut wire) = match bytes(node, "interrupts-extended") {
             Some(extended) => {
                 let mut wire = cells(extended);
-                if wire.next() != self.controller_phandle {
+                if wire.next() != self.description.controller_phandle {
                     return None;
                 }
                 ("interrupts-extended", wire)
             }
-            None if parent.is_some() && parent == self.controller_phandle => {
+            None if parent.is_some() && parent == self.description.controller_phandle => {
                 ("interrupts", cells(bytes(node, "interrupts").unwrap_or(&[])))
             }
             None => return None,
@@ -817,16 +823,16 @@ fn child<'a>(node: Node<'a>, name: &str) -> Option<Node<'a>> {
     children(node).find(|child| child.name() == name.as_bytes())
 }
 
-fn bytes<'a>(node: Node<'a>, name: &str) -> Option<&'a [u8]> {
+pub(crate) fn bytes<'a>(node: Node<'a>, name: &str) -> Option<&'a [u8]> {
     node.property(name)
 }
 
-fn cells(bytes: &[u8]) -> impl Iterator<Item = u32> {
+pub(crate) fn cells(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(4).map(|cell| u32::from_be_bytes([cell[0], cell[1], cell[2], cell[3]]))
 }
 
 /// Returns a number of one or two cells.
-fn number(node: Node, name: &str) -> Option<u64> {
+pub(crate) fn number(node: Node, name: &str) -> Option<u64> {
     let bytes = bytes(node, name)?;
     match bytes.len() {
         4 | 8 => Some(cells(bytes).fold(0, |value, cell| value << 32 | u64::from(cell))),
@@ -840,15 +846,15 @@ fn text<'a>(node: Node<'a>, name: &str) -> Option<&'a str> {
     core::str::from_utf8(&bytes[..end]).ok()
 }
 
-fn phandle(node: Node) -> Option<u32> {
+pub(crate) fn phandle(node: Node) -> Option<u32> {
     number(node, "phandle").map(|phandle| phandle as u32)
 }
 
-fn is_compatible(node: Node, name: &str) -> bool {
+pub(crate) fn is_compatible(node: Node, name: &str) -> bool {
     bytes(node, "compatible").is_some_and(|list| list.split(|&byte| byte == 0).any(|entry| entry == name.as_bytes()))
 }
 
-fn is_enabled(node: Node) -> bool {
+pub(crate) fn is_enabled(node: Node) -> bool {
     matches!(text(node, "status"), None | Some("okay" | "ok"))
 }
 
@@ -862,7 +868,7 @@ fn registers<'a>(node: Node<'a>, bus: Node) -> impl Iterator<Item = (u64, u64)> 
 }
 
 /// A bus, whose children have addresses of their own.
-struct Bus<'a, 'b> {
+pub(crate) struct Bus<'a, 'b> {
     node: Node<'a>,
     /// The bus that it is a part of; the root is a part of none.
     above: Option<&'b Bus<'a, 'b>>,
@@ -871,7 +877,7 @@ struct Bus<'a, 'b> {
 impl<'a> Bus<'a, '_> {
     /// Returns physical address and length of the first entry of a node's `reg`; `None` if there is none, or a bus does
     /// not pass all of it on.
-    fn registers(&self, node: Node<'a>) -> Option<(u64, u64)> {
+    pub(crate) fn registers(&self, node: Node<'a>) -> Option<(u64, u64)> {
         let (address, length) = registers(node, self.node).next()?;
         let address = self.physical(address, length)?;
         address.checked_add(length)?;
@@ -879,7 +885,7 @@ impl<'a> Bus<'a, '_> {
     }
 
     /// Returns the physical address of a range of addresses on the bus.
-    fn physical(&self, mut address: u64, length: u64) -> Option<u64> {
+    pub(crate) fn physical(&self, mut address: u64, length: u64) -> Option<u64> {
         let mut bus = self;
         // Ends: a bus is deeper than the one above.
         while let Some(above) = bus.above {
@@ -917,11 +923,11 @@ fn bus_cells(bus: Node) -> Option<(usize, usize)> {
 }
 
 /// Returns the number in one or two cells.
-fn wide(bytes: &[u8]) -> u64 {
+pub(crate) fn wide(bytes: &[u8]) -> u64 {
     cells(bytes).fold(0, |value, cell| value << 32 | u64::from(cell))
 }
 
-fn each_node<'a>(root: Node<'a>, visit: &mut impl FnMut(Node<'a>, &Bus<'a, '_>)) {
+pub(crate) fn each_node<'a>(root: Node<'a>, visit: &mut impl FnMut(Node<'a>, &Bus<'a, '_>)) {
     fn inner<'a>(bus: &Bus<'a, '_>, depth: usize, visit: &mut impl FnMut(Node<'a>, &Bus<'a, '_>)) {
         for child in children(bus.node) {
             visit(child, bus);
@@ -934,7 +940,10 @@ fn each_node<'a>(root: Node<'a>, visit: &mut impl FnMut(Node<'a>, &Bus<'a, '_>))
 }
 
 /// Returns a node, with physical address and length of its registers.
-fn find<'a>(root: Node<'a>, mut wanted: impl FnMut(Node<'a>) -> bool) -> Option<(Node<'a>, Option<(u64, u64)>)> {
+pub(crate) fn find<'a>(
+    root: Node<'a>,
+    mut wanted: impl FnMut(Node<'a>) -> bool,
+) -> Option<(Node<'a>, Option<(u64, u64)>)> {
     let mut found = None;
     each_node(root, &mut |node, bus| {
         if found.is_none() && wanted(node) {

@@ -5,12 +5,18 @@
 //! slot's lock, so that a source is never moved to another hart, or taken away, while it is being served; it must
 //! therefore not register or remove its own source.
 //!
+//! A wire can be that of several functions of PCI, all of which are served then; messages of functions are sources
+//! without a wire.
+//!
 //! Sources are spread over the harts that have joined, in the order in which they were registered.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use drivers::aplic::Trigger;
+use drivers::pci::Messages;
 use drivers::{Registers, imsic};
 use hal_api::Machine as _;
+use heapless::Vec;
 use spin::{Mutex, Once};
 
 use crate::controller::{Claim, InterruptController};
@@ -33,12 +39,23 @@ pub enum RegisterError {
 /// Maximum number of interrupts served in one visit; a device that interrupts for ever must not keep the hart.
 const MAXIMUM_CLAIMS: usize = 64;
 
+/// Most functions that share a wire.
+const MOST_SHARING: usize = 8;
+
 struct SourceSlot {
-    handler: InterruptHandler,
-    data: usize,
-    interrupt: Interrupt,
+    handlers: Vec<(InterruptHandler, usize), MOST_SHARING>,
+    source: u32,
+    path: Path,
+    is_shared: bool,
     number: usize,
     hart: usize,
+}
+
+/// The way of an interrupt to the controller.
+enum Path {
+    Wire(Trigger),
+    /// The first message of a function's table.
+    Message(Messages<Mapped>),
 }
 
 static SLOTS: [Mutex<Option<SourceSlot>>; MAXIMUM_SOURCE as usize + 1] =
@@ -99,18 +116,68 @@ pub fn join() {
 /// [`RegisterError`]; nothing has changed then.
 #[doc(alias = "request_irq")]
 pub fn register_interrupt(interrupt: Interrupt, handler: InterruptHandler, data: usize) -> Result<(), RegisterError> {
+    register(interrupt, false, (handler, data))
+}
+
+/// As [`register_interrupt`], for a device that may share its wire: with others that do, all are served.
+pub fn register_shared_interrupt(
+    interrupt: Interrupt,
+    handler: InterruptHandler,
+    data: usize,
+) -> Result<(), RegisterError> {
+    register(interrupt, true, (handler, data))
+}
+
+fn register(interrupt: Interrupt, is_shared: bool, handler: (InterruptHandler, usize)) -> Result<(), RegisterError> {
+    let Interrupt { source, trigger } = interrupt;
     let controller = CONTROLLER.get().ok_or(RegisterError::NoSuchSource)?;
-    if interrupt.source == 0 || interrupt.source > controller.sources() {
+    if source == 0 || source > controller.sources() {
         return Err(RegisterError::NoSuchSource);
     }
-    let mut place = SLOTS[interrupt.source as usize].lock();
-    if place.is_some() {
-        return Err(RegisterError::Taken);
+    let mut place = SLOTS[source as usize].lock();
+    match &mut *place {
+        Some(slot) if is_shared && slot.is_shared => slot.handlers.push(handler).map_err(|_| RegisterError::Taken),
+        Some(_) => Err(RegisterError::Taken),
+        None => {
+            assign(place.insert(SourceSlot::new(source, Path::Wire(trigger), is_shared, handler)));
+            Ok(())
+        }
     }
-    let number = REGISTERED.fetch_add(1, Ordering::Relaxed);
-    let slot = place.insert(SourceSlot { handler, data, interrupt, number, hart: usize::MAX });
-    assign(slot);
-    Ok(())
+}
+
+/// Returns whether functions of PCI can interrupt by messages here.
+pub fn has_messages() -> bool {
+    CONTROLLER.get().is_some_and(|controller| !controller.messages().is_empty())
+}
+
+/// Registers `handler`, to be called with `data` at each first message of a function's table, which is set and
+/// unmasked.
+///
+/// [`RegisterError`]; nothing has changed then.
+pub fn register_message(
+    messages: Messages<Mapped>,
+    handler: InterruptHandler,
+    data: usize,
+) -> Result<(), RegisterError> {
+    let controller = CONTROLLER.get().ok_or(RegisterError::NoSuchSource)?;
+    for source in controller.messages() {
+        let mut place = SLOTS.get(source as usize).ok_or(RegisterError::NoSuchSource)?.lock();
+        if place.is_none() {
+            assign(place.insert(SourceSlot::new(source, Path::Message(messages), false, (handler, data))));
+            return Ok(());
+        }
+    }
+    Err(RegisterError::NoSuchSource)
+}
+
+impl SourceSlot {
+    fn new(source: u32, path: Path, is_shared: bool, handler: (InterruptHandler, usize)) -> SourceSlot {
+        let mut handlers = Vec::new();
+        // There is room for one.
+        let _ = handlers.push(handler);
+        let number = REGISTERED.fetch_add(1, Ordering::Relaxed);
+        SourceSlot { handlers, source, path, is_shared, number, hart: usize::MAX }
+    }
 }
 
 /// Stops the interrupt. When this returns its handler does not run and will not run again.
@@ -119,7 +186,10 @@ pub fn remove_interrupt(source: u32) {
     let (Some(controller), Some(place)) = (CONTROLLER.get(), SLOTS.get(source as usize)) else { return };
     let mut place = place.lock();
     let Some(slot) = place.take() else { return };
-    controller.remove(source, slot.hart);
+    match slot.path {
+        Path::Wire(_) => controller.remove(source, slot.hart),
+        Path::Message(messages) => messages.mask(0),
+    }
 }
 
 /// Assigns a source to the next hart in turn.
@@ -134,7 +204,14 @@ fn assign(slot: &mut SourceSlot) {
     }
     let from = (slot.hart != usize::MAX).then_some(slot.hart);
     slot.hart = hart;
-    controller.route(slot.interrupt.source, slot.interrupt.trigger, from, hart);
+    match &slot.path {
+        Path::Wire(trigger) => controller.route(slot.source, *trigger, from, hart),
+        Path::Message(messages) => {
+            if let Some((address, value)) = controller.message(slot.source, hart) {
+                messages.set(0, address, value);
+            }
+        }
+    }
 }
 
 /// Serves every external interrupt that is pending for this hart; returns whether an interprocessor interrupt was among
@@ -152,7 +229,9 @@ pub fn poll() -> bool {
                 let slot = SLOTS.get(source as usize).map(|slot| slot.lock());
                 let slot = slot.as_ref().and_then(|slot| slot.as_ref());
                 if let Some(slot) = slot {
-                    (slot.handler)(slot.data);
+                    for (handler, data) in &slot.handlers {
+                        handler(*data);
+                    }
                 }
                 controller.complete(source, hart, slot.map(|slot| slot.hart));
             }

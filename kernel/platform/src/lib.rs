@@ -20,6 +20,7 @@ mod controller;
 pub mod description;
 mod device_tree;
 mod interrupts;
+pub mod pci;
 mod registers;
 
 use core::ops::Deref;
@@ -34,8 +35,8 @@ pub use console::{
 pub use controller::{Claim, InterruptController};
 pub use description::{Controller, Damaged, Description, Device, Ethernet, Interrupt, Serial};
 pub use interrupts::{
-    InterruptHandler, RegisterError, guest_page, notify_guest_file, prepare_user_level, register_interrupt,
-    remove_interrupt,
+    InterruptHandler, RegisterError, guest_page, has_messages, notify_guest_file, prepare_user_level,
+    register_interrupt, register_message, register_shared_interrupt, remove_interrupt,
 };
 pub use registers::Mapped;
 
@@ -57,6 +58,7 @@ pub type Machine = hal_riscv64::Riscv64;
 #[derive(Debug)]
 pub struct Platform {
     description: Description<'static>,
+    device_tree: &'static [u8],
     /// Whether the device tree names a timer register that does not work.
     lacks_timer_register: bool,
 }
@@ -78,6 +80,14 @@ impl Platform {
         if self.lacks_timer_register {
             println!("device tree: the harts' timer registers (Sstc) do not work; the firmware's timer is used");
         }
+    }
+
+    /// Returns the host bridge of PCI Express, if there is one that can be used.
+    pub fn pci_host(&self) -> Option<pci::Host> {
+        pci::Host::find(self.device_tree, &self.description).unwrap_or_else(|(property, text)| {
+            println!("device tree: the host bridge of PCI: `{property}` {text}");
+            None
+        })
     }
 
     /// Reads the real-time clock: nanoseconds since 1970. `None` if there is no such clock, or if it is centuries off.
@@ -158,7 +168,8 @@ fn identify(boot: &'static BootInformation) -> Result<&'static Platform, Damaged
     .map_err(Damaged)?;
     let told = description.has_timer_register;
     description.has_timer_register &= machine::has_timer_register();
-    Ok(PLATFORM.call_once(|| Platform { lacks_timer_register: told && !description.has_timer_register, description }))
+    let lacks_timer_register = told && !description.has_timer_register;
+    Ok(PLATFORM.call_once(|| Platform { description, device_tree: boot.device_tree, lacks_timer_register }))
 }
 
 /// The beginning of the line with the machine's status, for a host that reads the console of a machine which cannot

@@ -25,6 +25,14 @@ impl Registers for Mapped {
         self.0.write8(offset, value);
     }
     #[inline(always)]
+    fn read16(&self, offset: usize) -> u16 {
+        self.0.read16(offset)
+    }
+    #[inline(always)]
+    fn write16(&self, offset: usize, value: u16) {
+        self.0.write16(offset, value);
+    }
+    #[inline(always)]
     fn read32(&self, offset: usize) -> u32 {
         self.0.read32(offset)
     }

@@ -1,5 +1,7 @@
 //! The machine as a whole: its harts, pending interrupts, options of the boot command line, and its end.
 
+pub(crate) mod virtio;
+
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};

@@ -21,9 +21,10 @@ use platform::{Machine, Mapped, Platform, println};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use spin::Mutex;
-use virtio::{Entropy, Kind, Mmio};
+use virtio::{Entropy, Kind};
 use waiters::Waiters;
 
+use crate::machine::virtio::{VirtioDevice, devices};
 use crate::network::wire::DmaBuffer;
 use crate::process::user::{UserBuffer, UserMemory};
 use crate::scheduling::steps::{self, Ends};
@@ -220,23 +221,16 @@ enum Tells {
 
 /// Looks for an entropy device and requests a seed from it.
 fn start_device(platform: &'static Platform) -> Option<Tells> {
-    for device in &platform.virtio {
-        let Some(registers) = Mapped::new((device.address, device.length)) else { continue };
-        let Ok(transport) = Mmio::probe(registers) else { continue };
-        if transport.kind() != Kind::Entropy {
-            continue;
-        }
+    for VirtioDevice { transport, line, place } in devices(platform, Kind::Entropy) {
         match Entropy::new(transport, DmaBuffer::allocate) {
             Ok(entropy) => {
                 *DEVICE.lock() = Some(entropy);
-                let registered =
-                    device.interrupt.map(|interrupt| platform::register_interrupt(interrupt, |_| _ = ask_device(), 0));
-                return Some(match registered {
-                    Some(Ok(())) => Tells::ByInterrupts,
-                    _ => Tells::WhenAsked,
+                return Some(match line.register(|_| _ = ask_device(), 0) {
+                    Ok(()) => Tells::ByInterrupts,
+                    Err(_) => Tells::WhenAsked,
                 });
             }
-            Err(error) => println!("random: the device at {:#x} cannot be used: {error}", device.address),
+            Err(error) => println!("random: {place} cannot be used: {error}"),
         }
     }
     None

@@ -206,6 +206,19 @@ impl drivers::Registers for Registers {
         unsafe { self.at::<u8>(offset).write_volatile(value) };
     }
 
+    fn read16(&self, offset: usize) -> u16 {
+        // SAFETY: as above.
+        let value = unsafe { self.at::<u16>(offset).read_volatile() };
+        order();
+        value
+    }
+
+    fn write16(&self, offset: usize, value: u16) {
+        order();
+        // SAFETY: as above.
+        unsafe { self.at::<u16>(offset).write_volatile(value) };
+    }
+
     fn read32(&self, offset: usize) -> u32 {
         // SAFETY: as above.
         let value = unsafe { self.at::<u32>(offset).read_volatile() };

@@ -26,10 +26,11 @@ use page_cache::{Cache, Direction, Pinned, Purpose};
 use platform::{Machine, Mapped, Platform, println};
 use smallvec::SmallVec;
 use spin::{Mutex, MutexGuard, Once};
-use virtio::{Acknowledger, Disk as Driver, Kind, Mmio, Request, RequestError, SECTOR};
+use virtio::{Acknowledger, Disk as Driver, Kind, Request, RequestError, SECTOR, Transport};
 use waiters::Waiters;
 
 use crate::files::file::Attempt;
+use crate::machine::virtio::{Line, VirtioDevice, devices};
 use crate::network::wire::DmaBuffer;
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::executor::{self, Attendant};
@@ -199,37 +200,31 @@ pub(crate) struct Disk {
 
 /// Finds the machine's disks and starts them.
 pub(crate) fn start(platform: &'static Platform) {
-    let is_disk = |transport: &Mmio<Mapped>| transport.kind() == Kind::Block;
-    let found = platform.virtio.iter().filter_map(|device| {
-        let registers = Mapped::new((device.address, device.length))?;
-        Some((device, Mmio::probe(registers).ok().filter(is_disk)?))
-    });
-    let mut found: Vec<_> = found.collect();
-    // An emulator fills its places for devices from the last one on.
-    found.sort_by_key(|(device, _)| core::cmp::Reverse(device.address));
+    let found = devices(platform, Kind::Block);
     let most_pages = memory::frames::total_frames() / SHARE / found.len().max(1);
-    let (mut disks, mut interrupts) = (Vec::new(), Vec::new());
-    for (device, transport) in found.into_iter().take(MOST_DISKS) {
-        let Some(interrupt) = device.interrupt else {
-            println!("disk: the device at {:#x} has no interrupt", device.address);
+    let (mut disks, mut lines) = (Vec::new(), Vec::new());
+    for VirtioDevice { transport, line, place } in found.into_iter().take(MOST_DISKS) {
+        if matches!(line, Line::None) {
+            println!("disk: {place} has no interrupt");
             continue;
-        };
+        }
         match Disk::of_virtio(disks.len() as u32, transport, most_pages) {
             Ok(disk) => {
                 println!("disk: {} with {} KiB", disk.name(), disk.bytes() / 1024);
                 disks.push(disk);
-                interrupts.push(interrupt);
+                lines.push(line);
             }
-            Err(error) => println!("disk: the device at {:#x} cannot be used: {error}", device.address),
+            Err(error) => println!("disk: {place} cannot be used: {error}"),
         }
     }
     #[cfg(test)]
     disks.extend(tests::disks());
+    let mut lines = lines.into_iter();
     for (number, disk) in DISKS.call_once(|| disks).iter().enumerate() {
-        let interrupt = interrupts.get(number).map(|interrupt| platform::register_interrupt(*interrupt, serve, number));
+        let registered = lines.next().map(|line| line.register(serve, number));
         let mut bill = Vec::new();
         let room = bill.try_reserve_exact(ENDED_AT_A_TIME * 2 + disk.state.lock().under_way.len());
-        match (interrupt.unwrap_or(Ok(())), time::Reservation::new(), room) {
+        match (registered.unwrap_or(Ok(())), time::Reservation::new(), room) {
             (Ok(()), Ok(reservation), Ok(())) => {
                 executor::spawn_for_kernel(Priority::HIGHEST, attend(disk, reservation, bill));
             }
@@ -312,7 +307,7 @@ async fn attend(disk: &'static Disk, reservation: time::Reservation, mut bill: V
 }
 
 impl Disk {
-    fn of_virtio(number: u32, transport: Mmio<Mapped>, most_pages: usize) -> Result<Disk, virtio::Error> {
+    fn of_virtio(number: u32, transport: Transport<Mapped>, most_pages: usize) -> Result<Disk, virtio::Error> {
         let acknowledger = transport.acknowledger();
         let driver = Driver::new(transport, DmaBuffer::allocate)?;
         let geometry = Geometry {

@@ -6,10 +6,11 @@ use core::sync::atomic::Ordering;
 use ethernet::{ChecksumOffload, Link, NoLink, ReceivedFrame};
 use gem::{CauseReader, Gem};
 use memory::Block;
-use platform::{Device, Mapped, Platform, println};
+use platform::{Mapped, Platform, println};
 use spin::Once;
-use virtio::{Acknowledger, Kind, Mmio, Network};
+use virtio::{Acknowledger, Kind, Network};
 
+use crate::machine::virtio::{Line, Place, VirtioDevice, devices};
 use crate::observing::latency;
 
 /// Physically contiguous memory for a device, given back when the driver goes.
@@ -104,26 +105,24 @@ fn serve(_: usize) {
 }
 
 /// Has a device's interrupt served; returns whether there is one.
-fn connect(device: &Device, line: DeviceInterrupt) -> bool {
-    DEVICE_INTERRUPT.call_once(|| line);
-    let registered = device.interrupt.map(|interrupt| platform::register_interrupt(interrupt, serve, 0));
-    let is_connected = matches!(registered, Some(Ok(())));
+fn connect(place: Place, line: Line, interrupt: DeviceInterrupt) -> bool {
+    DEVICE_INTERRUPT.call_once(|| interrupt);
+    let is_connected = line.register(serve, 0).is_ok();
     if !is_connected {
         // Its queues would never be looked at.
-        println!("network: the device at {:#x} has no interrupt", device.address);
+        println!("network: {place} has no interrupt");
     }
     is_connected
 }
 
-/// Starts the virtio network device behind these registers, if there is one.
-fn start_card(device: &Device) -> Option<NetworkLink> {
-    let registers = Mapped::new((device.address, device.length))?;
-    let transport = Mmio::probe(registers).ok().filter(|transport| transport.kind() == Kind::Network)?;
+/// Starts a virtio network device.
+fn start_card(device: VirtioDevice) -> Option<NetworkLink> {
+    let VirtioDevice { transport, line, place } = device;
     let acknowledger = transport.acknowledger();
     match Network::new(transport, DmaBuffer::allocate) {
-        Ok(card) => connect(device, DeviceInterrupt::Card(acknowledger)).then_some(NetworkLink::Card(card)),
+        Ok(card) => connect(place, line, DeviceInterrupt::Card(acknowledger)).then_some(NetworkLink::Card(card)),
         Err(error) => {
-            println!("network: the device at {:#x} cannot be used: {error}", device.address);
+            println!("network: {place} cannot be used: {error}");
             None
         }
     }
@@ -133,15 +132,17 @@ fn start_card(device: &Device) -> Option<NetworkLink> {
 fn start_gem(ethernet: &platform::Ethernet) -> Option<NetworkLink> {
     let device = &ethernet.device;
     let registers = Mapped::new((device.address, device.length)).filter(|_| device.length >= gem::LENGTH)?;
+    let place = Place::Address(device.address);
     match Gem::new(registers, ethernet.address, DmaBuffer::allocate) {
         Ok(gem) => {
             if gem.is_up() == Some(false) {
-                println!("network: the line of the device at {:#x} is down", device.address);
+                println!("network: the line of {place} is down");
             }
-            connect(device, DeviceInterrupt::Gem(gem.cause_reader())).then_some(NetworkLink::Gem(gem))
+            let line = device.interrupt.map_or(Line::None, Line::Wire);
+            connect(place, line, DeviceInterrupt::Gem(gem.cause_reader())).then_some(NetworkLink::Gem(gem))
         }
         Err(error) => {
-            println!("network: the device at {:#x} cannot be used: {error}", device.address);
+            println!("network: {place} cannot be used: {error}");
             None
         }
     }
@@ -151,7 +152,7 @@ impl NetworkLink {
     /// Looks for a device and starts it; `on_interrupt` is called when its interrupt comes.
     pub(crate) fn find(platform: &'static Platform, on_interrupt: fn()) -> NetworkLink {
         ON_INTERRUPT.call_once(|| on_interrupt);
-        let mut cards = platform.virtio.iter().filter_map(start_card);
+        let mut cards = devices(platform, Kind::Network).into_iter().filter_map(start_card);
         let mut controllers = platform.ethernet.iter().filter_map(start_gem);
         cards.next().or_else(|| controllers.next()).unwrap_or(NetworkLink::Nothing(NoLink))
     }

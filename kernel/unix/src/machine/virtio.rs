@@ -1,0 +1,110 @@
+//! The machine's virtio devices, wherever their registers are: in a block of their own, or in a function of PCI.
+
+use core::fmt;
+
+use alloc::vec::Vec;
+use drivers::pci::{Function, Messages};
+use platform::{Interrupt, InterruptHandler, Mapped, Platform, RegisterError};
+use spin::Once;
+use virtio::{Kind, Transport};
+
+/// A device that no driver has yet.
+pub(crate) struct VirtioDevice {
+    pub(crate) transport: Transport<Mapped>,
+    pub(crate) line: Line,
+    pub(crate) place: Place,
+}
+
+/// The way in which a device interrupts.
+pub(crate) enum Line {
+    /// By a wire of its own.
+    Wire(Interrupt),
+    /// By a wire that others have too.
+    SharedWire(Interrupt),
+    /// By the first message of its table.
+    Message(Messages<Mapped>),
+    /// Not at all.
+    None,
+}
+
+impl Line {
+    /// Has a handler called at each interrupt of the device.
+    pub(crate) fn register(self, handler: InterruptHandler, data: usize) -> Result<(), RegisterError> {
+        match self {
+            Line::Wire(interrupt) => platform::register_interrupt(interrupt, handler, data),
+            Line::SharedWire(interrupt) => platform::register_shared_interrupt(interrupt, handler, data),
+            Line::Message(messages) => platform::register_message(messages, handler, data),
+            Line::None => Err(RegisterError::NoSuchSource),
+        }
+    }
+}
+
+/// The place of a device, for people.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    Address(u64),
+    Function(u8, u8, u8),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Address(address) => write!(formatter, "the device at {address:#x}"),
+            Place::Function(bus, device, function) => write!(formatter, "the device {bus:02x}:{device:02x}.{function}"),
+        }
+    }
+}
+
+/// Returns the devices of a kind, in the order in which an emulator was told of them.
+pub(crate) fn devices(platform: &'static Platform, kind: Kind) -> Vec<VirtioDevice> {
+    // An emulator fills its blocks of registers from the last one on.
+    let blocks = platform.virtio.iter().rev().filter_map(|device| {
+        let registers = Mapped::new((device.address, device.length))?;
+        let transport = Transport::probe(registers).ok().filter(|transport| transport.kind() == kind)?;
+        let line = device.interrupt.map_or(Line::None, Line::Wire);
+        Some(VirtioDevice { transport, line, place: Place::Address(device.address) })
+    });
+    blocks.chain(functions(platform).filter_map(|(function, wire)| of_function(function, *wire, kind))).collect()
+}
+
+/// A function with the source of its wire.
+type Connected = (Function<Mapped>, Option<Interrupt>);
+
+/// Returns all functions of PCI.
+fn functions(platform: &'static Platform) -> impl Iterator<Item = &'static Connected> {
+    static FUNCTIONS: Once<Vec<Connected>> = Once::new();
+    let found = FUNCTIONS.call_once(|| {
+        let mut functions = Vec::new();
+        if let Some(host) = platform.pci_host() {
+            host.enumerate(&mut |function| {
+                let wire = function.wire().and_then(|wire| host.interrupt(wire));
+                functions.push((function, wire));
+            });
+        }
+        functions
+    });
+    found.iter()
+}
+
+fn of_function(function: &Function<Mapped>, wire: Option<Interrupt>, kind: Kind) -> Option<VirtioDevice> {
+    let (bus, device, number) = function.place();
+    let place = Place::Function(bus, device, number);
+    if virtio::kind_of_function(function) != Some(kind) {
+        return None;
+    }
+    let messages = if platform::has_messages() { Messages::of(function, Mapped::new) } else { None };
+    match Transport::of_function(function, messages.is_some(), Mapped::new) {
+        Ok(transport) => {
+            let line = match (messages, wire) {
+                (Some(messages), _) => Line::Message(messages),
+                (None, Some(wire)) => Line::SharedWire(wire),
+                (None, None) => Line::None,
+            };
+            Some(VirtioDevice { transport, line, place })
+        }
+        Err(error) => {
+            platform::println!("virtio: {place} cannot be used: {error}");
+            None
+        }
+    }
+}
