@@ -61,7 +61,7 @@ fn make_with(image: &Path, bytes: u64, folder: Option<&Path>, options: &str) -> 
     let file = std::fs::File::create(image).with_context(|| format!("cannot make {}", image.display()))?;
     file.set_len(bytes)?;
     let mut command = children::command(mke2fs);
-    // Blocks of less than 4096 bytes, as of small volumes, are read only.
+    // Blocks of a page, also on small volumes: each page of a file is one request.
     command.args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E", options]);
     if let Some(folder) = folder {
         command.arg("-d").arg(folder);

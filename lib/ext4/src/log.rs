@@ -10,17 +10,15 @@
 //! begins anew ([`JournalLog::restart`]). So the first [`USED_BLOCKS`] of a journal are used, however large it is, and
 //! the copies of its blocks in memory have a bound.
 //!
-//! The crate's library only replays journals.
+//! [`replay`](crate::replay) reads what Linux or an earlier mount has written.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::iter::Peekable;
 
-use rsext4::crc32c::{crc32c_append, crc32c_init};
-
+use crate::checksum::{START, crc32c};
 use crate::device::{Device, DeviceFailed};
-use crate::transactions::BLOCK;
 
 /// Blocks of a journal that are used: the least that a journal of Linux has (`JBD2_MIN_JOURNAL_BLOCKS`).
 pub(crate) const USED_BLOCKS: u32 = 1024;
@@ -28,55 +26,62 @@ pub(crate) const USED_BLOCKS: u32 = 1024;
 pub(crate) const RESERVED_BLOCKS: u32 = USED_BLOCKS / 2;
 
 /// Bytes of the copies of blocks in the journal that a mounted volume keeps at most.
-pub const MEMORY_OF_JOURNAL: usize = USED_BLOCKS as usize * BLOCK;
+pub const MEMORY_OF_JOURNAL: usize = USED_BLOCKS as usize * 4096;
 
 /// Size of the superblock of a journal.
-const SIZE: usize = 1024;
-const MAGIC: u32 = 0xc03b_3998;
+pub(crate) const SIZE: usize = 1024;
+pub(crate) const MAGIC: u32 = 0xc03b_3998;
 
 /// Kinds of blocks.
-const DESCRIPTOR: u32 = 1;
-const COMMIT: u32 = 2;
-const FIRST_VERSION: u32 = 3;
-const SECOND_VERSION: u32 = 4;
-const REVOKED: u32 = 5;
+pub(crate) const DESCRIPTOR: u32 = 1;
+pub(crate) const COMMIT: u32 = 2;
+pub(crate) const FIRST_VERSION: u32 = 3;
+pub(crate) const SECOND_VERSION: u32 = 4;
+pub(crate) const REVOKED: u32 = 5;
 
 /// Offsets of words of the superblock.
-const KIND_AT: usize = 4;
-const BLOCK_SIZE_AT: usize = 12;
-const LENGTH_AT: usize = 16;
-const FIRST_AT: usize = 20;
-const SEQUENCE_AT: usize = 24;
-const START_AT: usize = 28;
+pub(crate) const KIND_AT: usize = 4;
+pub(crate) const BLOCK_SIZE_AT: usize = 12;
+pub(crate) const LENGTH_AT: usize = 16;
+pub(crate) const FIRST_AT: usize = 20;
+pub(crate) const SEQUENCE_AT: usize = 24;
+pub(crate) const START_AT: usize = 28;
 const COMPATIBLE_AT: usize = 36;
-const INCOMPATIBLE_AT: usize = 40;
-const UUID_AT: usize = 48;
+pub(crate) const INCOMPATIBLE_AT: usize = 40;
+pub(crate) const UUID_AT: usize = 48;
 const USERS_AT: usize = 64;
 const CHECKSUM_KIND_AT: usize = 80;
-const CHECKSUM_AT: usize = 252;
+pub(crate) const CHECKSUM_AT: usize = 252;
 
 /// Features: revoked blocks, places of 64 bits, checksums of the third version; and the number of CRC32C.
 const FEATURES: u32 = 0x1 | 0x2 | 0x10;
 const CRC32C: u8 = 4;
 
 /// Sizes of a header, of a header of revoked blocks, of a tag and of a UUID.
-const HEADER: usize = 12;
-const REVOKED_HEADER: usize = 16;
+pub(crate) const HEADER: usize = 12;
+pub(crate) const REVOKED_HEADER: usize = 16;
 const TAG: usize = 16;
-const UUID: usize = 16;
+pub(crate) const UUID: usize = 16;
 /// Bytes of a checksum at the end of a block.
-const TAIL: usize = 4;
-/// Tags of a descriptor, and places of a block of revoked ones.
-const TAGS: usize = (BLOCK - HEADER - UUID - TAIL) / TAG;
-const PLACES: usize = (BLOCK - REVOKED_HEADER - TAIL) / 8;
+pub(crate) const TAIL: usize = 4;
+
+/// Number of a descriptor's tags.
+fn tags(block: usize) -> usize {
+    (block - HEADER - UUID - TAIL) / TAG
+}
+
+/// Number of places in a block of revoked ones.
+fn places(block: usize) -> usize {
+    (block - REVOKED_HEADER - TAIL) / 8
+}
 
 /// Flags of a tag: the copy has zeros in place of the magic number, the UUID is that of the one before, it is the last.
-const ESCAPED: u32 = 1;
-const SAME_UUID: u32 = 2;
-const LAST: u32 = 8;
+pub(crate) const ESCAPED: u32 = 1;
+pub(crate) const SAME_UUID: u32 = 2;
+pub(crate) const LAST: u32 = 8;
 
 /// Offset of the checksum of a commit block, and of its time.
-const COMMIT_CHECKSUM_AT: usize = 16;
+pub(crate) const COMMIT_CHECKSUM_AT: usize = 16;
 const COMMIT_TIME_AT: usize = 48;
 
 /// A piece of the journal that lies together on the disk.
@@ -126,11 +131,11 @@ pub(crate) struct JournalLog {
     block: Box<[u8]>,
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-fn set(bytes: &mut [u8], at: usize, word: u32) {
+pub(crate) fn set(bytes: &mut [u8], at: usize, word: u32) {
     bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());
 }
 
@@ -138,16 +143,24 @@ fn zeros(count: usize) -> Box<[u8]> {
     alloc::vec![0; count].into_boxed_slice()
 }
 
+/// Returns the offset on the device of a block of a journal.
+pub(crate) fn place(pieces: &[JournalPiece], block: u32, size: usize) -> Option<u64> {
+    let before = pieces.partition_point(|piece| piece.first <= block);
+    let piece = pieces.get(before.checked_sub(1)?)?;
+    let within = block - piece.first;
+    (within < piece.count).then(|| piece.at + u64::from(within) * size as u64)
+}
+
 impl JournalLog {
     /// Opens the journal of a volume that was replayed, and begins an empty log in it.
-    pub(crate) fn begin<D: Device>(device: &D, journal: Journal) -> Result<JournalLog, Unusable> {
+    pub(crate) fn begin<D: Device>(device: &D, journal: Journal, size: usize) -> Result<JournalLog, Unusable> {
         let mut superblock = zeros(SIZE);
         let at = journal.pieces.first().filter(|piece| piece.first == 0).ok_or(Unusable::Damaged)?.at;
         device.read(at, &mut superblock)?;
         let kind = word(&superblock, KIND_AT);
         if word(&superblock, 0) != MAGIC
             || !matches!(kind, FIRST_VERSION | SECOND_VERSION)
-            || word(&superblock, BLOCK_SIZE_AT) != BLOCK as u32
+            || word(&superblock, BLOCK_SIZE_AT) != size as u32
         {
             return Err(Unusable::Damaged);
         }
@@ -167,10 +180,10 @@ impl JournalLog {
         if first == 0 || first >= end || end - first < USED_BLOCKS - 8 {
             return Err(Unusable::Damaged);
         }
-        let seed = crc32c_append(crc32c_init(), &superblock[UUID_AT..UUID_AT + UUID]);
+        let seed = crc32c(START, &superblock[UUID_AT..UUID_AT + UUID]);
         let sequence = word(&superblock, SEQUENCE_AT).max(1);
         let pieces = journal.pieces;
-        let mut log = JournalLog { pieces, superblock, first, next: first, end, sequence, seed, block: zeros(BLOCK) };
+        let mut log = JournalLog { pieces, superblock, first, next: first, end, sequence, seed, block: zeros(size) };
         // Blocks of the last transactions are there, up to a number that nobody has noted if the power was cut.
         log.sequence = log.sequence.wrapping_add(USED_BLOCKS);
         log.write_superblock(device, first)?;
@@ -183,13 +196,14 @@ impl JournalLog {
     }
 
     /// Number of blocks that a transaction takes.
-    fn size(blocks: usize, revoked: usize) -> usize {
-        blocks + blocks.div_ceil(TAGS) + revoked.div_ceil(PLACES) + 1
+    fn size(&self, blocks: usize, revoked: usize) -> usize {
+        let size = self.block.len();
+        blocks + blocks.div_ceil(tags(size)) + revoked.div_ceil(places(size)) + 1
     }
 
     /// Whether a transaction of so many blocks, and so many revoked ones, fits.
     pub(crate) fn fits(&self, blocks: usize, revoked: usize) -> bool {
-        Self::size(blocks, revoked) <= (self.end - self.next) as usize
+        self.size(blocks, revoked) <= (self.end - self.next) as usize
     }
 
     /// Writes a transaction, which lasts when this returns, with everything that was written to the device before. It
@@ -204,11 +218,11 @@ impl JournalLog {
         if !self.fits(blocks.len(), revoked.len()) {
             return Err(DeviceFailed);
         }
-        let mut places = revoked.iter().peekable();
-        while places.peek().is_some() {
+        let mut left = revoked.iter().peekable();
+        while left.peek().is_some() {
             self.header(REVOKED);
             let mut at = REVOKED_HEADER;
-            for place in places.by_ref().take(PLACES) {
+            for place in left.by_ref().take(places(self.block.len())) {
                 self.block[at..at + 8].copy_from_slice(&place.to_be_bytes());
                 at += 8;
             }
@@ -223,7 +237,7 @@ impl JournalLog {
         device.flush()?;
         self.header(COMMIT);
         self.block[COMMIT_TIME_AT..COMMIT_TIME_AT + 8].copy_from_slice(&seconds.to_be_bytes());
-        let checksum = crc32c_append(self.seed, &self.block);
+        let checksum = crc32c(self.seed, &self.block);
         set(&mut self.block, COMMIT_CHECKSUM_AT, checksum);
         self.write_own(device)?;
         device.flush()?;
@@ -262,10 +276,11 @@ impl JournalLog {
         let descriptor = self.advance()?;
         self.header(DESCRIPTOR);
         let mut at = HEADER;
-        for number in 0..TAGS {
+        let most = tags(self.block.len());
+        for number in 0..most {
             let Some((place, bytes)) = blocks.next() else { break };
             let mut flags = if number > 0 { SAME_UUID } else { 0 };
-            if number + 1 == TAGS || blocks.peek().is_none() {
+            if number + 1 == most || blocks.peek().is_none() {
                 flags |= LAST;
             }
             let escaped = (word(bytes, 0) == MAGIC).then(|| {
@@ -277,7 +292,7 @@ impl JournalLog {
                 flags |= ESCAPED;
             }
             let bytes = escaped.as_deref().unwrap_or(bytes);
-            let checksum = crc32c_append(crc32c_append(self.seed, &self.sequence.to_be_bytes()), bytes);
+            let checksum = crc32c(crc32c(self.seed, &self.sequence.to_be_bytes()), bytes);
             for (within, word) in [(0, place as u32), (4, flags), (8, (place >> 32) as u32), (12, checksum)] {
                 set(&mut self.block, at + within, word);
             }
@@ -296,8 +311,9 @@ impl JournalLog {
 
     /// Puts the checksum at the end of the block that is being made.
     fn seal(&mut self) {
-        let checksum = crc32c_append(self.seed, &self.block);
-        set(&mut self.block, BLOCK - TAIL, checksum);
+        let checksum = crc32c(self.seed, &self.block);
+        let at = self.block.len() - TAIL;
+        set(&mut self.block, at, checksum);
     }
 
     /// Writes the block that was made.
@@ -309,10 +325,9 @@ impl JournalLog {
     /// Returns the offset of the next block, and goes on behind it.
     fn advance(&mut self) -> Result<u64, DeviceFailed> {
         let next = self.next;
-        let has = |piece: &&JournalPiece| (piece.first..piece.first + piece.count).contains(&next);
-        let piece = self.pieces.iter().find(has).filter(|_| next < self.end).ok_or(DeviceFailed)?;
+        let at = place(&self.pieces, next, self.block.len()).filter(|_| next < self.end).ok_or(DeviceFailed)?;
         self.next += 1;
-        Ok(piece.at + u64::from(next - piece.first) * BLOCK as u64)
+        Ok(at)
     }
 
     /// Writes the superblock, with the block at which a replay begins; 0 for an empty journal.
@@ -320,7 +335,7 @@ impl JournalLog {
         set(&mut self.superblock, START_AT, start);
         set(&mut self.superblock, SEQUENCE_AT, self.sequence);
         set(&mut self.superblock, CHECKSUM_AT, 0);
-        let checksum = crc32c_append(crc32c_init(), &self.superblock);
+        let checksum = crc32c(START, &self.superblock);
         set(&mut self.superblock, CHECKSUM_AT, checksum);
         let at = self.pieces.first().ok_or(DeviceFailed)?.at;
         device.write(at, &self.superblock)

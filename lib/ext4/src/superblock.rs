@@ -1,24 +1,16 @@
-//! The superblock, looked at before anything else: the features and sizes for which a volume is refused. And its note
-//! that the journal is to be replayed.
-//!
-//! The library does not know of the journal of a volume that is written ([`hide_journal`]), and writes the superblock
-//! of a volume without one, to which the journal and the note are added ([`with_journal`]). The note is on the disk
+//! The superblock, looked at before anything else: the features and sizes for which a volume is refused, and the
+//! [`Layout`] that all other structures follow. And its note that the journal is to be replayed, which is on the disk
 //! before the first transaction ([`mark_in_use`]) and until the journal is empty ([`mark_as_whole`]).
-//!
-//! When it replays a journal, `rsext4` 0.9.2 writes the last transaction to its places in any order, and one of its
-//! blocks is the superblock that says the journal need not be replayed any more. After a power cut in between, nobody
-//! would replay the rest, and Linux throws it away. So the note stays there too ([`still_in_use`]).
 
-use alloc::vec::Vec;
 use core::fmt;
 
-use rsext4::crc32c::{crc32c_append, crc32c_init};
-
+use crate::bytes::{half, set_word, word};
+use crate::checksum::{START, crc32c};
 use crate::device::{Device, DeviceFailed};
 
 /// Offset and size of the superblock in bytes.
-const AT: u64 = 1024;
-const SIZE: usize = 1024;
+pub(crate) const AT: u64 = 1024;
+pub(crate) const SIZE: usize = 1024;
 const MAGIC: u16 = 0xef53;
 
 /// Number of groups of a volume that is mounted: each has a descriptor in memory.
@@ -114,11 +106,11 @@ struct Superblock([u8; SIZE]);
 
 impl Superblock {
     fn word(&self, at: usize) -> u32 {
-        u32::from_le_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+        word(&self.0, at)
     }
 
     fn half(&self, at: usize) -> u16 {
-        u16::from_le_bytes([self.0[at], self.0[at + 1]])
+        half(&self.0, at)
     }
 }
 
@@ -127,9 +119,20 @@ const MAGIC_AT: usize = 56;
 const COMPATIBLE_AT: usize = 92;
 const INCOMPATIBLE_AT: usize = 96;
 const FOR_WRITING_AT: usize = 100;
-const CHECKSUM_AT: usize = 1020;
+pub(crate) const CHECKSUM_AT: usize = 1020;
 /// Offset of the first file of the list of those without names (`s_last_orphan`).
-const LAST_NAMELESS_AT: usize = 232;
+pub(crate) const LAST_NAMELESS_AT: usize = 232;
+/// Offsets of the numbers of free blocks, in two halves, and of free inodes.
+pub(crate) const FREE_BLOCKS_AT: (usize, usize) = (12, 344);
+pub(crate) const FREE_INODES_AT: usize = 16;
+/// Offsets of the time of the last change, and of the state.
+pub(crate) const WRITTEN_AT: usize = 48;
+pub(crate) const STATE_AT: usize = 58;
+/// Bit of the state: the volume, which has no journal, was left as a whole.
+pub(crate) const IS_WHOLE: u16 = 1;
+/// Features, by their bits: files of more than 2 GiB.
+pub(crate) const FOR_WRITING_FEATURES_AT: usize = FOR_WRITING_AT;
+pub(crate) const LARGE_FILE: u32 = 0x2;
 /// The feature of a journal, and the ones of a journal that is to be replayed and of checksums.
 const HAS_JOURNAL: u32 = 0x4;
 const NEEDS_RECOVERY: u32 = 0x4;
@@ -137,7 +140,7 @@ const HAS_CHECKSUMS: u32 = 0x400;
 
 impl Superblock {
     fn set(&mut self, at: usize, word: u32) {
-        self.0[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        set_word(&mut self.0, at, word);
     }
 
     fn is_one(&self) -> bool {
@@ -159,50 +162,10 @@ impl Superblock {
     /// Renews the checksum, if the volume has any.
     fn seal(&mut self) {
         if self.word(FOR_WRITING_AT) & HAS_CHECKSUMS != 0 {
-            let checksum = crc32c_append(crc32c_init(), &self.0[..CHECKSUM_AT]);
+            let checksum = crc32c(START, &self.0[..CHECKSUM_AT]);
             self.set(CHECKSUM_AT, checksum);
         }
     }
-}
-
-/// Returns the superblock in bytes of the device from this offset on, and its place in them; `None` if not all of it
-/// is there.
-fn found_in(offset: u64, bytes: &[u8]) -> Option<(usize, Superblock)> {
-    let at = usize::try_from(AT.checked_sub(offset)?).ok()?;
-    let superblock = Superblock(bytes.get(at..)?.first_chunk().copied()?);
-    superblock.is_one().then_some((at, superblock))
-}
-
-/// Returns these bytes with another superblock.
-fn replaced(bytes: &[u8], at: usize, superblock: &Superblock) -> Vec<u8> {
-    let mut other = bytes.to_vec();
-    other[at..at + SIZE].copy_from_slice(&superblock.0);
-    other
-}
-
-/// Returns the bytes to be written instead of these if they have the superblock of a volume in use, and it says that
-/// the journal need not be replayed.
-pub(crate) fn still_in_use(offset: u64, bytes: &[u8]) -> Option<Vec<u8>> {
-    let (at, mut superblock) = found_in(offset, bytes)?;
-    superblock.note_recovery(true).then(|| replaced(bytes, at, &superblock))
-}
-
-/// Returns the bytes to be written instead of these if they have the superblock of a volume whose journal is hidden.
-pub(crate) fn with_journal(offset: u64, bytes: &[u8]) -> Option<Vec<u8>> {
-    let (at, mut superblock) = found_in(offset, bytes)?;
-    superblock.set(COMPATIBLE_AT, superblock.word(COMPATIBLE_AT) | HAS_JOURNAL);
-    superblock.set(INCOMPATIBLE_AT, superblock.word(INCOMPATIBLE_AT) | NEEDS_RECOVERY);
-    superblock.seal();
-    Some(replaced(bytes, at, &superblock))
-}
-
-/// Shows a superblock among bytes that were read as that of a volume without a journal.
-pub(crate) fn hide_journal(offset: u64, bytes: &mut [u8]) {
-    let Some((at, mut superblock)) = found_in(offset, bytes) else { return };
-    superblock.set(COMPATIBLE_AT, superblock.word(COMPATIBLE_AT) & !HAS_JOURNAL);
-    superblock.set(INCOMPATIBLE_AT, superblock.word(INCOMPATIBLE_AT) & !NEEDS_RECOVERY);
-    superblock.seal();
-    bytes[at..at + SIZE].copy_from_slice(&superblock.0);
 }
 
 fn read(device: &impl Device) -> Result<Superblock, DeviceFailed> {
@@ -211,16 +174,9 @@ fn read(device: &impl Device) -> Result<Superblock, DeviceFailed> {
     Ok(superblock)
 }
 
-/// Whether a volume was not left as a whole: its journal is to be replayed, or files without names are to be ended.
-pub(crate) fn is_to_be_mended(device: &impl Device) -> Result<bool, DeviceFailed> {
-    let superblock = read(device)?;
-    let has_files = superblock.word(LAST_NAMELESS_AT) != 0;
-    Ok(has_files || superblock.word(INCOMPATIBLE_AT) & NEEDS_RECOVERY != 0)
-}
-
-/// Whether a volume has a journal.
-pub(crate) fn has_journal(device: &impl Device) -> Result<bool, DeviceFailed> {
-    Ok(read(device)?.word(COMPATIBLE_AT) & HAS_JOURNAL != 0)
+/// Whether the journal of a volume is to be replayed.
+pub(crate) fn needs_replay(device: &impl Device) -> Result<bool, DeviceFailed> {
+    Ok(read(device)?.word(INCOMPATIBLE_AT) & NEEDS_RECOVERY != 0)
 }
 
 /// Notes that the journal of a volume is to be replayed from now on.
@@ -269,12 +225,6 @@ pub(crate) fn examine(device: &impl Device, writes: bool) -> Result<(), Refusal>
     if block_bits > 2 {
         return Err(Refusal::Size("its blocks are larger than 4096 bytes"));
     }
-    // Directories and trees of extents in smaller blocks are not kept whole by `rsext4`.
-    if block_bits < 2 && writes {
-        return Err(Refusal::Size(
-            "its blocks are smaller than 4096 bytes, with which it can be mounted read-only alone",
-        ));
-    }
     let (blocks_low, in_group) = (superblock.word(4), superblock.word(32));
     let is_64_bit = superblock.word(INCOMPATIBLE_AT) & 0x80 != 0;
     let blocks = u64::from(blocks_low) | if is_64_bit { u64::from(superblock.word(336)) << 32 } else { 0 };
@@ -288,4 +238,217 @@ pub(crate) fn examine(device: &impl Device, writes: bool) -> Result<(), Refusal>
         return Err(Refusal::Size("it has too many groups of blocks"));
     }
     Ok(())
+}
+
+/// Features that change the layout, by their bits.
+const HASHED_DIRECTORIES: u32 = 0x20;
+const TWO_BACKUPS: u32 = 0x200;
+const TYPES_IN_NAMES: u32 = 0x2;
+const EXTENTS: u32 = 0x40;
+const WIDE: u32 = 0x80;
+const OWN_SEED: u32 = 0x2000;
+const FEW_BACKUPS: u32 = 0x1;
+const HUGE_FILES: u32 = 0x8;
+const CLUSTERS: u32 = 0x200;
+const CHECKSUMS_OF_GROUPS: u32 = 0x10;
+const MANY_DIRECTORIES: u32 = 0x20;
+
+/// Sizes of descriptors of groups: the usual one, and the least of volumes with numbers of 64 bits.
+const DESCRIPTOR: usize = 32;
+pub(crate) const WIDE_DESCRIPTOR: usize = 64;
+/// Size of the smallest inode, and where its number of groups' files begins in the first format.
+pub(crate) const SMALL_INODE: usize = 128;
+const FIRST_INODE: u32 = 11;
+
+/// The numbers that all structures of a volume follow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Bytes of a block.
+    pub(crate) block: usize,
+    /// Bytes of an inode, and of a group's descriptor.
+    pub(crate) inode: usize,
+    pub(crate) descriptor: usize,
+    /// Number of blocks, of inodes and of groups.
+    pub(crate) blocks: u64,
+    pub(crate) inodes: u32,
+    pub(crate) groups: u32,
+    /// Number of a group's blocks and inodes.
+    pub(crate) group_blocks: u32,
+    pub(crate) group_inodes: u32,
+    /// The first block of the first group, and the first inode of a user's file.
+    pub(crate) first_block: u64,
+    pub(crate) first_inode: u32,
+    /// Blocks behind the descriptors that are kept for more of them.
+    reserved_descriptors: u32,
+    /// Groups with a copy of the superblock, if only two of them have any.
+    two_backups: Option<[u32; 2]>,
+    has_few_backups: bool,
+    /// Metadata has checksums; of groups' descriptors alone.
+    pub(crate) has_checksums: bool,
+    pub(crate) has_group_checksums: bool,
+    /// The checksum with which all begin, and of the older ones.
+    pub(crate) seed: u32,
+    pub(crate) old_seed: u16,
+    /// Directories may have an index; the function and the key of its hashes, of bytes with or without a sign.
+    pub(crate) has_indexes: bool,
+    pub(crate) hash: u8,
+    pub(crate) hash_is_unsigned: bool,
+    pub(crate) hash_key: [u32; 4],
+    /// Names have the types of files.
+    pub(crate) has_types: bool,
+    /// New files have extents, and numbers of sectors may have 48 bits.
+    pub(crate) has_extents: bool,
+    pub(crate) has_huge_files: bool,
+    /// A directory may have more directories than a count of names has numbers for.
+    pub(crate) has_many_directories: bool,
+    /// Inode of the journal, if there is one.
+    pub(crate) journal: Option<u32>,
+}
+
+impl Layout {
+    /// Reads the layout of a volume that was [examined](examine).
+    pub(crate) fn read(device: &impl Device) -> Result<Layout, Refusal> {
+        let superblock = read(device).map_err(|DeviceFailed| Refusal::Device)?;
+        let block_bits = superblock.word(24).min(2);
+        let block = 1024 << block_bits;
+        let [compatible, incompatible, for_writing] =
+            [COMPATIBLE_AT, INCOMPATIBLE_AT, FOR_WRITING_AT].map(|at| superblock.word(at));
+        let is_wide = incompatible & WIDE != 0;
+        let high = |at: usize| if is_wide { u64::from(superblock.word(at)) << 32 } else { 0 };
+        let blocks = u64::from(superblock.word(4)) | high(336);
+        let is_first_format = superblock.word(76) == 0;
+        let (inode, first_inode) = match is_first_format {
+            true => (SMALL_INODE, FIRST_INODE),
+            false => (superblock.half(88).into(), superblock.word(84)),
+        };
+        let descriptor = if is_wide { superblock.half(254).into() } else { DESCRIPTOR };
+        let uuid = &superblock.0[104..120];
+        let seed = if incompatible & OWN_SEED != 0 { superblock.word(624) } else { crc32c(START, uuid) };
+        let (group_blocks, first_block) = (superblock.word(32), u64::from(superblock.word(20)));
+        let key = [236, 240, 244, 248].map(|at| superblock.word(at));
+        // A volume without a key of its own has the first words of MD4.
+        let hash_key = if key == [0; 4] { [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476] } else { key };
+        if group_blocks == 0 || blocks <= first_block {
+            return Err(Refusal::Damaged("an empty group"));
+        }
+        let groups = (blocks - first_block).div_ceil(group_blocks.into());
+        let layout = Layout {
+            block,
+            inode,
+            descriptor,
+            blocks,
+            inodes: superblock.word(0),
+            groups: u32::try_from(groups).map_err(|_| Refusal::Size("it has too many groups of blocks"))?,
+            group_blocks,
+            group_inodes: superblock.word(40),
+            first_block,
+            first_inode,
+            reserved_descriptors: superblock.half(206).into(),
+            two_backups: (compatible & TWO_BACKUPS != 0).then(|| [588, 592].map(|at| superblock.word(at))),
+            has_few_backups: for_writing & FEW_BACKUPS != 0,
+            has_checksums: for_writing & HAS_CHECKSUMS != 0,
+            has_group_checksums: for_writing & CHECKSUMS_OF_GROUPS != 0,
+            seed,
+            old_seed: crate::checksum::crc16(!0, uuid),
+            has_indexes: compatible & HASHED_DIRECTORIES != 0,
+            hash: superblock.0[252],
+            hash_is_unsigned: superblock.word(352) & 2 != 0,
+            hash_key,
+            has_types: incompatible & TYPES_IN_NAMES != 0,
+            has_extents: incompatible & EXTENTS != 0,
+            has_huge_files: for_writing & HUGE_FILES != 0,
+            has_many_directories: for_writing & MANY_DIRECTORIES != 0,
+            journal: (compatible & HAS_JOURNAL != 0).then(|| superblock.word(224)),
+        };
+        layout.check(&superblock)?;
+        Ok(layout)
+    }
+
+    /// Fails unless the numbers agree with each other.
+    fn check(&self, superblock: &Superblock) -> Result<(), Refusal> {
+        let bits = self.block * 8;
+        // A bit of a bitmap is then one of several blocks: such a volume is only read.
+        let for_writing = superblock.word(FOR_WRITING_AT);
+        let is_one_of_groups = u64::from(self.groups) <= MOST_GROUPS
+            && (self.group_blocks as usize <= bits || for_writing & CLUSTERS != 0)
+            && (1..=bits).contains(&(self.group_inodes as usize))
+            && u64::from(self.inodes) <= u64::from(self.groups) * u64::from(self.group_inodes);
+        if !is_one_of_groups {
+            return Err(Refusal::Damaged("the sizes of groups"));
+        }
+        let is_size = |size: usize, least: usize| size.is_power_of_two() && (least..=self.block).contains(&size);
+        if !is_size(self.inode, SMALL_INODE) || !is_size(self.descriptor, DESCRIPTOR) {
+            return Err(Refusal::Damaged("the sizes of inodes and descriptors"));
+        }
+        if superblock.word(INCOMPATIBLE_AT) & WIDE != 0 && self.descriptor < WIDE_DESCRIPTOR {
+            return Err(Refusal::Damaged("the size of descriptors"));
+        }
+        let first_block = u64::from(self.block == 1024);
+        if self.first_block != first_block || self.first_inode < FIRST_INODE || self.first_inode > self.group_inodes {
+            return Err(Refusal::Damaged("the first block or inode"));
+        }
+        // One that is to be replayed may have it in the journal.
+        let is_whole = superblock.word(INCOMPATIBLE_AT) & NEEDS_RECOVERY == 0;
+        if is_whole && self.has_checksums && superblock.word(CHECKSUM_AT) != crc32c(START, &superblock.0[..CHECKSUM_AT])
+        {
+            return Err(Refusal::Damaged("the checksum of the superblock"));
+        }
+        if self.journal == Some(0) {
+            return Err(Refusal::Feature { name: "journal_dev", forbids_writing_alone: false });
+        }
+        Ok(())
+    }
+
+    /// Returns the block of the superblock, and its offset there.
+    pub(crate) fn superblock_at(&self) -> (u64, usize) {
+        (AT / self.block as u64, AT as usize % self.block)
+    }
+
+    /// Returns the block of a group's descriptor, and its offset there.
+    pub(crate) fn descriptor_at(&self, group: u32) -> (u64, usize) {
+        let in_block = self.block / self.descriptor;
+        (self.first_block + 1 + u64::from(group) / in_block as u64, group as usize % in_block * self.descriptor)
+    }
+
+    /// Number of blocks with descriptors.
+    pub(crate) fn descriptor_blocks(&self) -> u64 {
+        u64::from(self.groups).div_ceil((self.block / self.descriptor) as u64)
+    }
+
+    /// Number of blocks of a group's inodes.
+    pub(crate) fn inode_blocks(&self) -> u64 {
+        (u64::from(self.group_inodes) * self.inode as u64).div_ceil(self.block as u64)
+    }
+
+    /// Returns the first block of a group.
+    pub(crate) fn start_of(&self, group: u32) -> u64 {
+        self.first_block + u64::from(group) * u64::from(self.group_blocks)
+    }
+
+    /// Returns the number of a group's blocks: the last group may have less.
+    pub(crate) fn blocks_of(&self, group: u32) -> u32 {
+        (self.blocks - self.start_of(group)).min(self.group_blocks.into()) as u32
+    }
+
+    /// Returns the group of a block of the volume, and its number there.
+    pub(crate) fn group_of(&self, block: u64) -> (u32, u32) {
+        let within = block.saturating_sub(self.first_block);
+        ((within / u64::from(self.group_blocks)) as u32, (within % u64::from(self.group_blocks)) as u32)
+    }
+
+    /// Returns the number of blocks at the start of a group with copies of the superblock and the descriptors.
+    pub(crate) fn copies_in(&self, group: u32) -> u64 {
+        let is_power_of = |base: u32| {
+            let mut power = base;
+            while power < group {
+                power = power.saturating_mul(base);
+            }
+            power == group
+        };
+        let has_copy = match self.two_backups {
+            Some(groups) => group == 0 || groups.contains(&group),
+            None => !self.has_few_backups || group < 2 || [3, 5, 7].into_iter().any(is_power_of),
+        };
+        if has_copy { 1 + self.descriptor_blocks() + u64::from(self.reserved_descriptors) } else { 0 }
+    }
 }

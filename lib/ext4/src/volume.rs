@@ -1,55 +1,42 @@
 //! A mounted volume.
 
-use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use rsext4::extents_tree::ExtentTree;
-use rsext4::loopfile::resolve_inode_blocks;
-use rsext4::{
-    BlockIo, Clock as ClockOfLibrary, DeviceCapabilities, DeviceGeometry, DirectoryCursor, Ext4, Ext4Error,
-    Ext4ErrorKind, Ext4FileSystem, Ext4Result, Ext4Timestamp, FileExtentState, FileExtentTarget, FileName,
-    FilePermissions, InodeInfo, InodeMetadataUpdate, InodeNumber, Jbd2Dev, MountOptions, MountServices,
-    MountedServices, MutationContext, NoopObserver, RenameOptions, SectorId, SpecialInodeKind, UnlinkOutcome,
-    XattrNamespace, XattrSetMode,
-};
+use crate::attributes::FileAttribute;
+use crate::blocks::{BlockKind, Blocks};
+use crate::bytes::{half, set_half, set_word, word};
+use crate::device::{Device, DeviceFailed};
+use crate::directories::{ListingCursor, NamePlace, Searched, type_of};
+use crate::extents;
+use crate::filesystem::{Filesystem, ROOT};
+use crate::inodes::{ACCESSED, CHANGED, HAS_EXTENTS, Inode, MAP, MODIFIED, MOST_LINKS};
+use crate::log::{Journal, JournalLog, JournalPiece, Unusable};
+use crate::replay;
+use crate::superblock::{self, IS_WHOLE, LAST_NAMELESS_AT, Layout, Refusal, STATE_AT, WRITTEN_AT};
 
-use spin::Mutex;
-
-use crate::device::{Device, DeviceFailed, Sectors, SharedTransactions};
-use crate::log::{Journal, JournalLog, JournalPiece, USED_BLOCKS, Unusable};
-use crate::superblock::{self, Refusal};
-use crate::transactions::{BLOCK, Transactions};
-
-/// Size of the largest directory in bytes. Its blocks are listed in memory while it changes.
-const LARGEST_DIRECTORY: u64 = 64 << 20;
-/// Bytes of the largest file in which blocks are looked for. All its pieces are listed in memory meanwhile.
-const LARGEST_SEARCHED: u64 = 256 << 20;
-/// Number of blocks of the largest journal, which are listed in memory too.
+/// Bytes of the largest journal, whose pieces are listed in memory.
 const LARGEST_JOURNAL: u64 = 256 << 20;
-/// Number of directories that are known to be small.
-const MOST_KNOWN: usize = 512;
+/// Number of blocks of a journal that are replayed in memory.
+const MOST_COVERED: usize = 2048;
 /// Bytes of the longest target of a symbolic link (Linux: `PATH_MAX`).
 const LONGEST_TARGET: u64 = 4096;
-/// Bytes that a file loses in one step; and one that lies in more pieces than so many there, of a volume with more than
-/// a few groups. Each piece may change a bitmap and a descriptor of a group, and the blocks of a step are one
-/// transaction.
-const FREED_IN_A_STEP: u64 = 16 << 20;
-const FREED_OF_PIECES: u64 = 512 << 10;
-const PIECES_OF_A_STEP: usize = 128;
-const FEW_GROUPS: u32 = 256;
-/// Bytes of a write that goes through the journal if it may get blocks that were freed. More of them wait until it
-/// lasts that these are free.
-const MOST_JOURNALED: usize = 32 << 10;
-/// Number of files that are remembered because they were written.
-const MOST_WRITTEN: usize = 256;
+/// Bytes of the longest name.
+const LONGEST_NAME: usize = 255;
+/// Number of blocks that a write gets in one operation.
+const BLOCKS_OF_A_WRITE: u64 = 128;
 /// Number of pieces in which bytes of a file lie whose places are told.
 const MOST_RUNS: usize = 64;
 /// Number of blocks that must be free before anything grows: the nodes of trees that one change can make.
 const BLOCKS_OF_A_CHANGE: u64 = 16;
-/// Inode of the root, and of the journal that `mke2fs` makes.
-const ROOT: u32 = 2;
-const JOURNAL: u32 = 8;
+/// Number of files without names that a volume can have when it is mounted.
+const MOST_NAMELESS: usize = 1 << 16;
+/// Number of directories between two whose parents are looked for: more are a loop.
+const DEEPEST: u32 = 1 << 16;
+/// Permission bits that a file loses when its bytes change: it runs with them as its owner, and as its group.
+const AS_OWNER: u16 = 0o4000;
+const AS_GROUP: u16 = 0o2000;
+const GROUP_EXECUTES: u16 = 0o10;
+const EXECUTES: u16 = 0o111;
 
 /// Bits of a mode that say the kind of a file (`S_IFMT`).
 pub mod kind {
@@ -61,6 +48,8 @@ pub mod kind {
     pub const DIRECTORY: u16 = 0o040_000;
     /// A symbolic link.
     pub const SYMBOLIC_LINK: u16 = 0o120_000;
+    /// A socket.
+    pub const SOCKET: u16 = 0o140_000;
 }
 
 /// Reason why an operation has failed, for its caller. Nothing has changed then, unless the device has failed.
@@ -111,18 +100,6 @@ pub struct Stamp {
 
 /// The clock of changes.
 pub type Clock = fn() -> Stamp;
-
-struct OwnClock(Clock);
-
-impl ClockOfLibrary for OwnClock {
-    fn now(&self) -> Ext4Result<Ext4Timestamp> {
-        Ok(stamp_for_library((self.0)()))
-    }
-}
-
-fn stamp_for_library(stamp: Stamp) -> Ext4Timestamp {
-    Ext4Timestamp::new(stamp.seconds, stamp.nanoseconds)
-}
 
 /// The access of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,11 +183,7 @@ pub enum AttributeMode {
 }
 
 /// The namespaces of extended attributes, as texts and as the disk has them.
-const NAMESPACES: [(&[u8], XattrNamespace); 3] = [
-    (b"user.", XattrNamespace::User),
-    (b"trusted.", XattrNamespace::Trusted),
-    (b"security.", XattrNamespace::Security),
-];
+const NAMESPACES: [(&[u8], u8); 3] = [(b"user.", 1), (b"trusted.", 4), (b"security.", 6)];
 
 /// A file that has lost a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +196,7 @@ pub struct Unlinked {
 
 /// An exact place in the listing of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListingPlace(DirectoryCursor);
+pub struct ListingPlace(ListingCursor);
 
 /// A name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,31 +224,16 @@ pub struct Usage {
     pub inodes: (u64, u64),
 }
 
-type Library<D> = Ext4<Sectors<D>, MountedServices<(), NoopObserver>>;
-
 /// A mounted volume. Dropping it without [`unmount`](Volume::unmount) is as a power cut.
 pub struct Volume<D: Device> {
-    library: Option<Library<D>>,
+    filesystem: Option<Filesystem<D>>,
     device: D,
     clock: Clock,
     access: Access,
-    /// Directories that were found to be no larger than they may be.
-    known: BTreeSet<u32>,
-    grown: Grown,
-    /// Blocks that are not at their places, of a volume with a journal that is written.
-    transactions: Option<SharedTransactions>,
     /// Something was changed, and does not last.
     has_changed: bool,
     /// Bytes of files were changed whose blocks were there, and the times of these files.
     has_overwritten: bool,
-    /// Blocks of files were freed, and it does not last yet that they are free.
-    has_freed: bool,
-    /// Files whose bytes go through the journal, because they may have got such blocks.
-    journaled: BTreeSet<u32>,
-    /// Files of which the library may have bytes that are not on the device.
-    written: BTreeSet<u32>,
-    /// The device has older blocks than the volume, whose journal was replayed in memory.
-    is_covered: bool,
 }
 
 /// Bytes of a file that lie together on the device, or are zeros.
@@ -299,28 +257,60 @@ impl<D: Device> Volume<D> {
             return Err(Refusal::Device);
         }
         superblock::examine(&device, access == Access::Write)?;
-        let is_covered = superblock::is_to_be_mended(&device).map_err(|DeviceFailed| Refusal::Device)?;
-        let (library, transactions) = mount_for(access, &device, clock).map_err(refusal_of)?;
-        let mut volume = Volume {
-            library: Some(library),
-            device,
-            clock,
-            access,
-            known: BTreeSet::new(),
-            grown: Grown::default(),
-            transactions,
-            has_changed: false,
-            has_overwritten: false,
-            has_freed: false,
-            journaled: BTreeSet::new(),
-            written: BTreeSet::new(),
-            is_covered: is_covered && access == Access::Read,
-        };
+        let filesystem = open(access, &device).map_err(refusal_of)?;
+        let mut volume =
+            Volume { filesystem: Some(filesystem), device, clock, access, has_changed: false, has_overwritten: false };
         let root = volume.attributes(ROOT).map_err(|_| Refusal::Damaged("the root directory"))?;
         if !root.is(kind::DIRECTORY) {
             return Err(Refusal::Damaged("the root directory"));
         }
+        if access == Access::Write {
+            volume.begin_writing().map_err(refusal_of)?;
+        }
         Ok(volume)
+    }
+
+    /// Ends the files without names of a volume that was cut off, and notes that it is written.
+    fn begin_writing(&mut self) -> Result<(), Error> {
+        let Some(filesystem) = self.filesystem.as_ref() else { return Err(Error::Device) };
+        if filesystem.blocks.layout.journal.is_none() {
+            self.note_state(false)?;
+        }
+        loop {
+            let last = self.filesystem.as_ref().and_then(|filesystem| filesystem.nameless.last().copied());
+            let Some(number) = last else { break };
+            let links = self.act(|filesystem| filesystem.raw_inode(number))?.links();
+            if links == 0 {
+                while !self.end_file(number)? {}
+            } else {
+                // It was becoming shorter.
+                self.change(|filesystem, _| {
+                    let mut inode = filesystem.raw_inode(number)?;
+                    let size = inode.size();
+                    let is_done = !inode.is(kind::REGULAR) || filesystem.set_length(&mut inode, size)?;
+                    if is_done {
+                        filesystem.remove_nameless(number)?;
+                        inode.set_ended(0);
+                    }
+                    filesystem.store(&inode)?;
+                    if is_done {
+                        filesystem.forget_nameless(number);
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        if self.has_changed { self.commit() } else { Ok(()) }
+    }
+
+    /// Notes in the superblock of a volume without a journal whether it is whole.
+    fn note_state(&mut self, is_whole: bool) -> Result<(), Error> {
+        self.change(|filesystem, _| {
+            let state = half(filesystem.superblock()?, STATE_AT);
+            let state = if is_whole { state | IS_WHOLE } else { state & !IS_WHOLE };
+            set_half(filesystem.superblock_part(STATE_AT..STATE_AT + 2)?, 0, state);
+            Ok(())
+        })
     }
 
     /// Returns the number of the root directory.
@@ -333,73 +323,59 @@ impl<D: Device> Volume<D> {
         self.access
     }
 
-    /// Does an operation, and goes on read-only if the device has failed.
-    fn act<R>(&mut self, act: impl FnOnce(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
-        let library = self.library.as_mut().ok_or(Error::Device)?;
-        let error = match act(library) {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        let ends_the_journal = matches!(error.kind(), Ext4ErrorKind::JournalAborted | Ext4ErrorKind::Io);
-        if ends_the_journal && self.access == Access::Write {
-            self.go_back();
-        }
-        Err(error_of(error))
+    /// Looks at something.
+    fn act<R>(&mut self, act: impl FnOnce(&mut Filesystem<D>) -> Result<R, Error>) -> Result<R, Error> {
+        act(self.filesystem.as_mut().ok_or(Error::Device)?)
     }
 
     /// Goes on read-only with what was synchronised, as after a power cut. The journal is replayed in memory: the
     /// device may not be able to write any more.
     fn go_back(&mut self) {
         self.access = Access::Read;
-        self.known.clear();
-        (self.transactions, self.is_covered) = (None, true);
         (self.has_changed, self.has_overwritten) = (false, false);
-        self.library = mount(&self.device, self.clock, Access::Read).ok();
+        self.filesystem = open(Access::Read, &self.device).ok();
     }
 
-    /// Does an operation that changes something.
-    fn change<R>(&mut self, act: impl FnOnce(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
+    /// Does an operation that changes something, of which nothing is left if it fails.
+    fn change<R>(&mut self, act: impl FnOnce(&mut Filesystem<D>, Stamp) -> Result<R, Error>) -> Result<R, Error> {
         if self.access == Access::Read {
             return Err(Error::ReadOnly);
         }
-        self.has_changed = true;
-        let done = self.act(act);
-        // Also after an operation that has failed in the middle.
-        if self.with_transactions(|transactions| transactions.are_many()) == Some(true) {
+        let now = (self.clock)();
+        let filesystem = self.filesystem.as_mut().ok_or(Error::Device)?;
+        let done = act(filesystem, now);
+        match &done {
+            Ok(_) => {
+                filesystem.blocks.keep();
+                self.has_changed = true;
+            }
+            Err(_) => filesystem.blocks.take_back(),
+        }
+        if filesystem.has_failed {
+            self.go_back();
+            return done;
+        }
+        if filesystem.blocks.are_many() {
             self.commit()?;
         }
         done
     }
 
-    /// Does something with the transactions, if there are any.
-    fn with_transactions<R>(&self, act: impl FnOnce(&mut Transactions) -> R) -> Option<R> {
-        self.transactions.as_ref().map(|transactions| act(&mut transactions.lock()))
-    }
-
-    /// Notes that blocks of files are freed.
-    fn frees(&mut self) {
-        self.has_freed = true;
-        self.with_transactions(Transactions::keep_none);
-    }
-
-    /// Fails unless this is a directory whose blocks can be listed in memory.
-    fn require_directory(&mut self, directory: u32) -> Result<InodeNumber, Error> {
-        let number = number(directory)?;
-        if self.known.contains(&directory) {
-            return Ok(number);
+    /// Has so many blocks be free that can be given away, as far as others wait until it lasts that they are free.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    fn require_blocks(&mut self, count: u64) -> Result<(), Error> {
+        if self.access == Access::Read {
+            return Err(Error::ReadOnly);
         }
-        let attributes = self.attributes(directory)?;
-        if !attributes.is(kind::DIRECTORY) {
-            return Err(Error::NotADirectory);
+        let filesystem = self.filesystem.as_mut().ok_or(Error::Device)?;
+        let free = filesystem.free().ok_or(Error::Device)?.0;
+        let waiting = filesystem.blocks.count_freed();
+        if free < count {
+            return Err(Error::NoSpace);
         }
-        if attributes.size > LARGEST_DIRECTORY || attributes.sectors * 512 > 2 * LARGEST_DIRECTORY {
-            return Err(Error::Damaged("a directory is too large"));
-        }
-        if self.known.len() >= MOST_KNOWN {
-            self.known.clear();
-        }
-        self.known.insert(directory);
-        Ok(number)
+        if free - waiting.min(free) < count { self.commit() } else { Ok(()) }
     }
 
     /// Returns the attributes of a file.
@@ -407,8 +383,10 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::NotFound`] if there is none with this number.
     pub fn attributes(&mut self, inode: u32) -> Result<Attributes, Error> {
-        let number = number(inode)?;
-        self.act(|library| library.inode(number)).map(attributes_of)
+        self.act(|filesystem| {
+            let layout = filesystem.blocks.layout;
+            Ok(filesystem.inode(inode)?.attributes(&layout))
+        })
     }
 
     /// Returns the file with this name in a directory; `None` if there is none.
@@ -416,8 +394,13 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::NotADirectory`], [`Error::Invalid`] for what is no name.
     pub fn look_up(&mut self, directory: u32, name: &[u8]) -> Result<Option<Attributes>, Error> {
-        let (directory, name) = (self.require_directory(directory)?, name_of(name)?);
-        self.act(|library| library.lookup_child(directory, name)).map(|found| found.map(attributes_of))
+        require_name(name)?;
+        self.act(|filesystem| {
+            let layout = filesystem.blocks.layout;
+            let directory = filesystem.directory(directory)?;
+            let Some(place) = filesystem.find_name(&directory, name)? else { return Ok(None) };
+            Ok(Some(named(filesystem, place)?.attributes(&layout)))
+        })
     }
 
     /// Makes an empty regular file.
@@ -425,9 +408,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::AlreadyExists`], [`Error::NoSpace`] and those of all changes.
     pub fn create(&mut self, directory: u32, name: &[u8], file: NewFile) -> Result<Attributes, Error> {
-        let (number, name, permissions) = self.place_for(directory, name, file)?;
-        self.make_in(directory, |library| library.create_regular_file(context_of(file), number, name, permissions))
-            .map(attributes_of)
+        self.make(directory, name, kind::REGULAR, file, |_, _, _| Ok(()))
     }
 
     /// Makes the name of a socket.
@@ -435,12 +416,11 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// As [`create`](Volume::create).
     pub fn make_socket(&mut self, directory: u32, name: &[u8], file: NewFile) -> Result<Attributes, Error> {
-        let (number, name, permissions) = self.place_for(directory, name, file)?;
-        let kind = SpecialInodeKind::Socket;
-        self.make_in(directory, |library| {
-            library.create_special_inode(context_of(file), number, name, permissions, kind)
+        self.make(directory, name, kind::SOCKET, file, |_, inode, _| {
+            inode.set_flags(inode.flags() & !HAS_EXTENTS);
+            inode.map_mut().fill(0);
+            Ok(())
         })
-        .map(attributes_of)
     }
 
     /// Makes a directory.
@@ -448,9 +428,11 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// As [`create`](Volume::create).
     pub fn make_directory(&mut self, directory: u32, name: &[u8], file: NewFile) -> Result<Attributes, Error> {
-        let (number, name, permissions) = self.place_for(directory, name, file)?;
-        self.make_in(directory, |library| library.create_directory(context_of(file), number, name, permissions))
-            .map(attributes_of)
+        self.make(directory, name, kind::DIRECTORY, file, |filesystem, inode, parent| {
+            inode.set_links(2);
+            add_directory(filesystem, parent)?;
+            filesystem.begin_directory(inode, parent.number)
+        })
     }
 
     /// Makes a symbolic link.
@@ -471,47 +453,51 @@ impl<D: Device> Volume<D> {
         if target.len() as u64 >= self.usage()?.block_size.min(LONGEST_TARGET) {
             return Err(Error::NameTooLong);
         }
-        self.settle_freed_blocks()?;
         let file = NewFile { owner, permissions: 0o777 };
-        let (number, name, _) = self.place_for(directory, name, file)?;
-        self.make_in(directory, |library| library.create_symlink(context_of(file), number, name, target))
-            .map(attributes_of)
+        self.make(directory, name, kind::SYMBOLIC_LINK, file, |filesystem, inode, _| {
+            if target.len() < MAP {
+                inode.set_flags(inode.flags() & !HAS_EXTENTS);
+                inode.map_mut().fill(0);
+                inode.map_mut()[..target.len()].copy_from_slice(target);
+            } else {
+                let (block, _) = filesystem.fill_hole(inode, 0, 1)?;
+                filesystem.blocks.make(block, BlockKind::Target)?[..target.len()].copy_from_slice(target);
+            }
+            inode.set_size(target.len() as u64);
+            Ok(())
+        })
     }
 
-    /// Makes a name in a directory, and notes if it has grown in pieces by that.
-    fn make_in<R>(&mut self, directory: u32, act: impl FnOnce(&mut Library<D>) -> Ext4Result<R>) -> Result<R, Error> {
-        let before = self.attributes(directory)?.size;
-        let made = self.change(act)?;
-        if self.attributes(directory)?.size > before {
-            let number = number(directory)?;
-            let whole = FileExtentTarget::Data;
-            let pieces = self.act(|library| library.inode_extents(number, 0, LARGEST_DIRECTORY, whole, usize::MAX))?;
-            self.grown.note(directory, pieces.extents.len());
-        }
-        Ok(made)
-    }
-
-    /// Checks the arguments of a call that makes a file.
-    fn place_for<'a>(
+    /// Makes a file of this kind in a directory; it has extents and one name before it is filled.
+    fn make(
         &mut self,
         directory: u32,
-        name: &'a [u8],
+        name: &[u8],
+        file_kind: u16,
         file: NewFile,
-    ) -> Result<(InodeNumber, FileName<'a>, FilePermissions), Error> {
-        let permissions = FilePermissions::new(file.permissions).map_err(|_| Error::Invalid)?;
-        let name = name_of(name)?;
-        let number = self.require_directory(directory)?;
-        if self.access == Access::Write && self.usage()?.blocks.1 < BLOCKS_OF_A_CHANGE {
-            return Err(Error::NoSpace);
+        fill: impl FnOnce(&mut Filesystem<D>, &mut Inode, &mut Inode) -> Result<(), Error>,
+    ) -> Result<Attributes, Error> {
+        if file.permissions & kind::MASK != 0 {
+            return Err(Error::Invalid);
         }
-        if self.attributes(directory)?.links == 0 {
-            return Err(Error::NotFound);
-        }
-        // The library looks for all others itself.
-        if name.is_reserved() {
-            return Err(Error::AlreadyExists);
-        }
-        Ok((number, name, permissions))
+        require_name(name)?;
+        self.require_blocks(BLOCKS_OF_A_CHANGE)?;
+        self.change(|filesystem, now| {
+            let layout = filesystem.blocks.layout;
+            let (mut parent, room) = room_for(filesystem, directory, name)?;
+            let mode = file_kind | file.permissions;
+            let mut inode = filesystem.new_inode(&parent, mode, file.owner, now)?;
+            inode.set_links(1);
+            if layout.has_extents {
+                inode.set_flags(inode.flags() | HAS_EXTENTS);
+                *inode.map_mut() = extents::empty_root();
+            }
+            fill(filesystem, &mut inode, &mut parent)?;
+            filesystem.add_name(&mut parent, name, (inode.number, type_of(mode)), room)?;
+            touch_directory(filesystem, &mut parent, now)?;
+            filesystem.store(&inode)?;
+            Ok(inode.attributes(&layout))
+        })
     }
 
     /// Gives a file another name.
@@ -519,6 +505,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// As [`create`](Volume::create); [`Error::IsADirectory`], [`Error::TooManyLinks`].
     pub fn link(&mut self, inode: u32, directory: u32, name: &[u8]) -> Result<Attributes, Error> {
+        require_name(name)?;
         let file = self.attributes(inode)?;
         if file.is(kind::DIRECTORY) {
             return Err(Error::IsADirectory);
@@ -526,9 +513,21 @@ impl<D: Device> Volume<D> {
         if file.links == 0 {
             return Err(Error::NotFound);
         }
-        let (place, name, _) = self.place_for(directory, name, NewFile { owner: (0, 0), permissions: 0 })?;
-        let inode = number(inode)?;
-        self.make_in(directory, |library| library.hard_link(inode, place, name)).map(attributes_of)
+        if file.links >= MOST_LINKS {
+            return Err(Error::TooManyLinks);
+        }
+        self.require_blocks(BLOCKS_OF_A_CHANGE)?;
+        self.change(|filesystem, now| {
+            let layout = filesystem.blocks.layout;
+            let mut inode = filesystem.inode(inode)?;
+            let (mut parent, room) = room_for(filesystem, directory, name)?;
+            filesystem.add_name(&mut parent, name, (inode.number, type_of(inode.mode())), room)?;
+            inode.set_links(inode.links() + 1);
+            inode.set_time(&layout, CHANGED, now);
+            filesystem.store(&inode)?;
+            touch_directory(filesystem, &mut parent, now)?;
+            Ok(inode.attributes(&layout))
+        })
     }
 
     /// Takes a name from a file. After the last one the file lives on until [`end_file`](Volume::end_file), or until
@@ -537,9 +536,22 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`] and those of all changes.
     pub fn unlink(&mut self, directory: u32, name: &[u8]) -> Result<Unlinked, Error> {
-        let (directory, name) = (self.require_directory(directory)?, name_of(name)?);
-        let outcome = self.change(|library| library.unlink(directory, name))?;
-        Ok(Unlinked { inode: outcome.inode.raw(), is_nameless: outcome.requires_reap() })
+        require_name(name)?;
+        self.change(|filesystem, now| {
+            let mut parent = filesystem.directory(directory)?;
+            let place = filesystem.find_name(&parent, name)?.ok_or(Error::NotFound)?;
+            let mut inode = named(filesystem, place)?;
+            if inode.is(kind::DIRECTORY) {
+                return Err(Error::IsADirectory);
+            }
+            filesystem.remove_name(place)?;
+            touch_directory(filesystem, &mut parent, now)?;
+            let is_nameless = drop_name(filesystem, &mut inode, now)?;
+            if is_nameless {
+                filesystem.nameless.push(inode.number);
+            }
+            Ok(Unlinked { inode: inode.number, is_nameless })
+        })
     }
 
     /// Removes an empty directory; returns its number. It lives on as with [`unlink`](Volume::unlink).
@@ -547,13 +559,27 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::NotEmpty`] and those of all changes.
     pub fn remove_directory(&mut self, directory: u32, name: &[u8]) -> Result<Option<u32>, Error> {
-        let file = self.look_up(directory, name)?.ok_or(Error::NotFound)?;
-        if !file.is(kind::DIRECTORY) {
-            return Err(Error::NotADirectory);
-        }
-        self.require_directory(file.inode)?;
-        let (directory, name) = (self.require_directory(directory)?, name_of(name)?);
-        self.change(|library| library.remove_empty_directory(directory, name)).map(nameless)
+        require_name(name)?;
+        self.change(|filesystem, now| {
+            let mut parent = filesystem.directory(directory)?;
+            let place = filesystem.find_name(&parent, name)?.ok_or(Error::NotFound)?;
+            let mut inode = named(filesystem, place)?;
+            if !inode.is(kind::DIRECTORY) {
+                return Err(Error::NotADirectory);
+            }
+            if name == b"." || inode.number == ROOT {
+                return Err(Error::Invalid);
+            }
+            if name == b".." || !filesystem.is_empty(&inode)? {
+                return Err(Error::NotEmpty);
+            }
+            filesystem.remove_name(place)?;
+            take_directory(&mut parent);
+            touch_directory(filesystem, &mut parent, now)?;
+            drop_name(filesystem, &mut inode, now)?;
+            filesystem.nameless.push(inode.number);
+            Ok(Some(inode.number))
+        })
     }
 
     /// Renames a file; returns the number of a file that has lost its last name by that, as with
@@ -567,49 +593,42 @@ impl<D: Device> Volume<D> {
         to: (u32, &[u8]),
         replacement: Replacement,
     ) -> Result<Option<u32>, Error> {
-        let (old, new) = (name_of(from.1)?, name_of(to.1)?);
-        let (old_directory, new_directory) = (self.require_directory(from.0)?, self.require_directory(to.0)?);
-        if old.is_reserved() || new.is_reserved() {
+        require_name(from.1)?;
+        require_name(to.1)?;
+        if is_reserved(from.1) || is_reserved(to.1) {
             return Err(Error::Busy);
         }
-        let moved = self.look_up(from.0, from.1)?.ok_or(Error::NotFound)?;
-        if self.attributes(to.0)?.links == 0 {
-            return Err(Error::NotFound);
-        }
-        let found = self.look_up(to.0, to.1)?;
-        match (found, replacement) {
-            (Some(_), Replacement::Refuse) => return Err(Error::AlreadyExists),
-            (None, Replacement::Exchange) => return Err(Error::NotFound),
-            // Two names of one file: as POSIX says, nothing happens.
-            (Some(found), Replacement::Replace) if found.inode == moved.inode => return Ok(None),
-            (Some(found), Replacement::Replace) => match (moved.is(kind::DIRECTORY), found.is(kind::DIRECTORY)) {
-                (true, false) => return Err(Error::NotADirectory),
-                (false, true) => return Err(Error::IsADirectory),
-                (true, true) => drop(self.require_directory(found.inode)?),
-                (false, false) => {}
-            },
-            _ => {}
-        }
-        let options = match replacement {
-            Replacement::Replace => RenameOptions::REPLACE,
-            Replacement::Refuse => RenameOptions::NO_REPLACE,
-            Replacement::Exchange => RenameOptions::EXCHANGE,
-        };
-        let rename = |volume: &mut Self| {
-            volume.make_in(to.0, |library| library.rename(old_directory, old, new_directory, new, options))
-        };
-        let mut outcome = rename(self);
-        if outcome == Err(Error::NotFound) && found.is_none() {
-            // A new name that splits a block of a directory with an index moves the old one, which `rsext4` 0.9.2 does
-            // not find then. So the block is split before: by another file with that name.
-            let place = NewFile { owner: (0, 0), permissions: 0 };
-            self.create(to.0, to.1, place)?;
-            let gone = self.unlink(to.0, to.1)?;
-            self.end_file(gone.inode)?;
-            outcome = rename(self);
-        }
-        let outcome = outcome?;
-        Ok(outcome.replaced.and_then(nameless))
+        self.require_blocks(BLOCKS_OF_A_CHANGE)?;
+        self.change(|filesystem, now| {
+            let old_directory = filesystem.directory(from.0)?;
+            let new_directory = filesystem.directory(to.0)?;
+            let old = filesystem.find_name(&old_directory, from.1)?.ok_or(Error::NotFound)?;
+            let moved = named(filesystem, old)?;
+            if new_directory.links() == 0 {
+                return Err(Error::NotFound);
+            }
+            let searched = filesystem.search(&new_directory, to.1)?;
+            let new = match (searched, replacement) {
+                (Searched::Found(_), Replacement::Refuse) => return Err(Error::AlreadyExists),
+                (Searched::Missing(_), Replacement::Exchange) => return Err(Error::NotFound),
+                // Two names of one file: as POSIX says, nothing happens.
+                (Searched::Found(new), _) if new.inode == moved.number => return Ok(None),
+                (Searched::Found(new), _) => Some(new),
+                (Searched::Missing(_), _) => None,
+            };
+            if moved.is(kind::DIRECTORY) {
+                require_outside(filesystem, &new_directory, moved.number)?;
+            }
+            let move_of = Move { old_directory, new_directory, old, moved, now };
+            match (new, replacement) {
+                (Some(new), Replacement::Exchange) => move_of.exchange(filesystem, new).map(|()| None),
+                (Some(new), _) => move_of.replace(filesystem, new),
+                (None, _) => {
+                    let Searched::Missing(room) = searched else { return Err(Error::Busy) };
+                    move_of.add(filesystem, from.1, (to.1, room)).map(|()| None)
+                }
+            }
+        })
     }
 
     /// Does a step of the end of a file without names that nobody uses; returns whether it has gone. Large files go in
@@ -618,36 +637,37 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// Those of all changes.
     pub fn end_file(&mut self, inode: u32) -> Result<bool, Error> {
-        let file = self.attributes(inode)?;
-        let target = number(inode)?;
-        if file.sectors > 0 {
-            self.frees();
-        }
-        if let Some(shorter) = self.step_of(&file, 0)? {
-            self.change(|library| library.truncate_inode(target, shorter))?;
-            return Ok(false);
-        }
-        self.known.remove(&inode);
-        self.change(|library| library.reap_unlinked_inode(target)).map(|()| true)
-    }
-
-    /// Returns the length that a file gets in a step before it has the one that is wanted; `None` if that needs no
-    /// step.
-    fn step_of(&mut self, file: &Attributes, wanted: u64) -> Result<Option<u64>, Error> {
-        if !file.is(kind::REGULAR) || file.sectors == 0 || file.size <= wanted.saturating_add(FREED_OF_PIECES) {
-            return Ok(None);
-        }
-        let (inode, from) = (number(file.inode)?, file.size.saturating_sub(FREED_IN_A_STEP).max(wanted));
-        let has_few_groups = self.library.as_ref().is_some_and(|library| library.statfs().block_groups <= FEW_GROUPS);
-        let lies_together = has_few_groups
-            || file.sectors * 512 <= LARGEST_SEARCHED && {
-                let (length, data, most) = (file.size - from, FileExtentTarget::Data, PIECES_OF_A_STEP + 1);
-                let found = self.act(|library| library.inode_extents(inode, from, length, data, most))?;
-                found.extents.len() < most
+        self.change(|filesystem, now| {
+            let number = inode;
+            let mut inode = filesystem.raw_inode(number)?;
+            if inode.links() > 0 || !filesystem.is_nameless(number) {
+                return Err(Error::Invalid);
+            }
+            let has_blocks = match inode.mode() & kind::MASK {
+                kind::REGULAR | kind::DIRECTORY => true,
+                kind::SYMBOLIC_LINK => !inode.has_short_target(),
+                _ => false,
             };
-        let step = if lies_together { FREED_IN_A_STEP } else { FREED_OF_PIECES };
-        let shorter = file.size.saturating_sub(step) & !(BLOCK as u64 - 1);
-        Ok((shorter > wanted).then_some(shorter))
+            if has_blocks {
+                let reached = filesystem.cut_blocks(&mut inode, 0)?;
+                if reached > 0 {
+                    let block = filesystem.blocks.layout.block as u64;
+                    if inode.is(kind::REGULAR) {
+                        inode.set_size((u64::from(reached) * block).min(inode.size()));
+                    }
+                    filesystem.store(&inode)?;
+                    return Ok(false);
+                }
+            }
+            filesystem.let_attributes_go(&mut inode)?;
+            filesystem.remove_nameless(number)?;
+            inode.set_size(0);
+            inode.set_ended((now.seconds as u32).max(1));
+            filesystem.store(&inode)?;
+            filesystem.free_inode(number, inode.is(kind::DIRECTORY))?;
+            filesystem.forget_nameless(number);
+            Ok(true)
+        })
     }
 
     /// Reads from a place in a file; returns the number of bytes, less only at its end.
@@ -655,16 +675,26 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::IsADirectory`].
     pub fn read(&mut self, inode: u32, offset: u64, bytes: &mut [u8]) -> Result<usize, Error> {
-        let file = self.attributes(inode)?;
-        if file.is(kind::DIRECTORY) {
-            return Err(Error::IsADirectory);
-        }
-        let length = file.size.saturating_sub(offset).min(bytes.len() as u64) as usize;
-        if length == 0 {
-            return Ok(0);
-        }
-        let inode = number(inode)?;
-        self.act(|library| library.read_inode(inode, offset, &mut bytes[..length]))
+        self.act(|filesystem| {
+            let inode = filesystem.inode(inode)?;
+            if inode.is(kind::DIRECTORY) {
+                return Err(Error::IsADirectory);
+            }
+            let length = inode.size().saturating_sub(offset).min(bytes.len() as u64) as usize;
+            if length == 0 {
+                return Ok(0);
+            }
+            if inode.is(kind::SYMBOLIC_LINK) {
+                let target = filesystem.target(&inode)?;
+                bytes[..length].copy_from_slice(&target[offset as usize..][..length]);
+                return Ok(length);
+            }
+            if !inode.is(kind::REGULAR) {
+                return Err(Error::Invalid);
+            }
+            filesystem.read_bytes(&inode, offset, &mut bytes[..length])?;
+            Ok(length)
+        })
     }
 
     /// Writes to a place in a regular file.
@@ -675,18 +705,8 @@ impl<D: Device> Volume<D> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let usage = self.usage()?;
-        // A write that found no block in the middle would leave the blocks before it without an owner.
-        if usage.blocks.1 < bytes.len() as u64 / usage.block_size + BLOCKS_OF_A_CHANGE {
-            return Err(Error::NoSpace);
-        }
-        if self.has_freed && !self.has_blocks(inode, offset, bytes.len() as u64)? {
-            if self.transactions.is_some() && bytes.len() <= MOST_JOURNALED {
-                self.journaled.insert(inode);
-            } else {
-                self.settle_freed_blocks()?;
-            }
-        }
+        let block = self.usage()?.block_size;
+        self.require_blocks(bytes.len() as u64 / block + BLOCKS_OF_A_CHANGE)?;
         self.put(inode, offset, bytes).map(|_| ())
     }
 
@@ -696,71 +716,31 @@ impl<D: Device> Volume<D> {
     /// Those of all changes.
     pub fn overwrite(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let before = self.has_changed;
-        let end = offset + bytes.len() as u64;
-        let has_whole_blocks = offset.is_multiple_of(BLOCK as u64) && end.is_multiple_of(BLOCK as u64);
-        let is_inside = end <= self.attributes(inode)?.size;
-        // The library writes several blocks that lie together at once, and keeps a single one.
-        let is_through = self.put(inode, offset, bytes)?;
-        if has_whole_blocks && is_inside && is_through {
+        if self.put(inode, offset, bytes)? {
             // They are on the device, and nothing of the volume has changed but times.
             (self.has_changed, self.has_overwritten) = (before, true);
         }
         Ok(())
     }
 
-    /// Writes to a place in a regular file. Returns whether the device's flush is enough for the bytes to last.
+    /// Writes to a place in a regular file. Returns whether it has its blocks and its length as before.
     fn put(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
-        let size = self.attributes(inode)?.size;
-        let target = number(inode)?;
-        if offset > size {
-            // The library clears what lies in the last block behind the end only where a file is made longer by itself.
-            // A store that was written before a power cut, but whose file had not lastingly become longer, is there.
-            self.change(|library| library.truncate_inode(target, offset))?;
+        let piece = self.usage()?.block_size * BLOCKS_OF_A_WRITE;
+        let (mut done, mut is_in_place) = (0, true);
+        while done < bytes.len() {
+            let at = offset.checked_add(done as u64).ok_or(Error::TooLarge)?;
+            let length = ((piece - at % piece) as usize).min(bytes.len() - done);
+            let part = &bytes[done..done + length];
+            let written = self.change(|filesystem, now| {
+                let mut inode = regular(filesystem, inode)?;
+                let written = filesystem.write_bytes(&mut inode, at, part)?;
+                touch_file(filesystem, &mut inode, now)?;
+                Ok(written)
+            })?;
+            is_in_place &= written.is_in_place;
+            done += length;
         }
-        self.note_written(inode);
-        let is_journaled = self.journaled.contains(&inode);
-        if is_journaled {
-            self.change(|library| library.write_inode(target, offset, bytes))?;
-            return Ok(false);
-        }
-        self.with_transactions(|transactions| transactions.of_files(bytes));
-        let written = self.change(|library| library.write_inode(target, offset, bytes));
-        let is_through = self.with_transactions(Transactions::not_of_files).unwrap_or(false);
-        written?;
-        self.keep_edges(target, offset, offset + bytes.len() as u64)?;
-        Ok(is_through)
-    }
-
-    /// Notes the blocks of a file that were written in part, which the library keeps for a while.
-    fn keep_edges(&mut self, inode: InodeNumber, start: u64, end: u64) -> Result<(), Error> {
-        if self.transactions.is_none() {
-            return Ok(());
-        }
-        let block = BLOCK as u64;
-        let (first, last) = (start / block, end / block);
-        for edge in [(start, first), (end, last)].into_iter().filter(|(at, _)| !at.is_multiple_of(block)) {
-            let (at, data) = (edge.1 * block, FileExtentTarget::Data);
-            let found = self.act(|library| library.inode_extents(inode, at, block, data, 1))?;
-            let is_there = |piece: &&rsext4::FileExtent| {
-                piece.state == FileExtentState::Initialized
-                    && (piece.logical_start..piece.logical_start + piece.length).contains(&at)
-            };
-            if let Some(piece) = found.extents.first().filter(is_there) {
-                let place = (piece.physical_start + (at - piece.logical_start)) / block;
-                self.with_transactions(|transactions| transactions.keep(place));
-            }
-            if first == last {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes that the library may have bytes of a file that are not on the device.
-    fn note_written(&mut self, inode: u32) {
-        if self.written.len() < MOST_WRITTEN {
-            self.written.insert(inode);
-        }
+        Ok(is_in_place)
     }
 
     /// Returns the places on the device of bytes of a regular file, in their order and without gaps; `None` if they
@@ -769,69 +749,51 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::NotFound`] if there is no such file.
     pub fn runs(&mut self, inode: u32, offset: u64, length: u64) -> Result<Option<Vec<FileRun>>, Error> {
-        let may_be_here = self.written.len() >= MOST_WRITTEN || self.written.contains(&inode);
-        let is_large = self.attributes(inode)?.sectors * 512 > LARGEST_SEARCHED;
-        if may_be_here || is_large || self.is_covered || length == 0 {
-            return Ok(None);
-        }
-        let (inode, data, end) = (number(inode)?, FileExtentTarget::Data, offset + length);
-        let found = self.act(|library| library.inode_extents(inode, offset, length, data, MOST_RUNS))?;
-        if found.extents.len() >= MOST_RUNS {
-            return Ok(None);
-        }
-        let mut runs = Vec::new();
-        runs.try_reserve_exact(2 * found.extents.len() + 1).map_err(|_| Error::OutOfMemory)?;
-        let mut next = offset;
-        for piece in found.extents {
-            let (start, stop) = (piece.logical_start.max(next), (piece.logical_start + piece.length).min(end));
-            if start >= stop {
-                continue;
-            }
-            if start > next {
-                runs.push(FileRun { offset: next, length: start - next, at: None });
-            }
-            let is_there = piece.state == FileExtentState::Initialized;
-            let at = is_there.then(|| piece.physical_start + (start - piece.logical_start));
-            if at.is_some_and(|at| !self.is_on_the_device(at, stop - start)) {
+        self.act(|filesystem| {
+            let inode = filesystem.inode(inode)?;
+            if filesystem.is_covered || length == 0 || !inode.is(kind::REGULAR) {
                 return Ok(None);
             }
-            runs.push(FileRun { offset: start, length: stop - start, at });
-            next = stop;
-        }
-        if next < end {
-            runs.push(FileRun { offset: next, length: end - next, at: None });
-        }
-        Ok(Some(runs))
+            let block = filesystem.blocks.layout.block as u64;
+            let end = offset.checked_add(length).ok_or(Error::TooLarge)?;
+            let (mut runs, mut next) = (Vec::<FileRun>::new(), offset);
+            while next < end {
+                let Ok(logical) = u32::try_from(next / block) else { return Ok(None) };
+                let wanted = (end.div_ceil(block) - next / block).min(u32::MAX.into()) as u32;
+                let piece = filesystem.piece(&inode, logical, wanted)?;
+                let stop = ((u64::from(logical) + u64::from(piece.count)) * block).min(end);
+                let at = piece.at.filter(|_| !piece.is_unwritten).map(|at| at * block + next % block);
+                if runs.len() == MOST_RUNS || stop <= next {
+                    return Ok(None);
+                }
+                runs.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+                runs.push(FileRun { offset: next, length: stop - next, at });
+                next = stop;
+            }
+            Ok(Some(runs))
+        })
     }
 
-    /// Whether the device has these bytes of the volume.
-    fn is_on_the_device(&self, at: u64, length: u64) -> bool {
-        let block = BLOCK as u64;
-        let has_any = |transactions: &mut Transactions| {
-            (at / block..(at + length).div_ceil(block)).any(|block| transactions.has(block))
-        };
-        let is_inside = at.checked_add(length).is_some_and(|end| end <= self.device.bytes());
-        is_inside && self.with_transactions(has_any) != Some(true)
-    }
-
-    /// Whether bytes of a regular file have their blocks, as far as that is found: in large files it is not looked for.
+    /// Whether bytes of a regular file have their blocks.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is no such file.
     pub fn has_blocks(&mut self, inode: u32, offset: u64, length: u64) -> Result<bool, Error> {
-        if self.attributes(inode)?.sectors * 512 > LARGEST_SEARCHED {
-            return Ok(false);
-        }
-        let (inode, data) = (number(inode)?, FileExtentTarget::Data);
-        let found = self.act(|library| library.inode_extents(inode, offset, length, data, usize::MAX))?;
-        let mut end = offset;
-        for piece in found.extents {
-            if piece.state != FileExtentState::Initialized || piece.logical_start > end {
-                break;
+        self.act(|filesystem| {
+            let inode = filesystem.inode(inode)?;
+            let block = filesystem.blocks.layout.block as u64;
+            let end = offset.checked_add(length).ok_or(Error::TooLarge)?.div_ceil(block);
+            let mut next = offset / block;
+            while next < end {
+                let Ok(logical) = u32::try_from(next) else { return Ok(false) };
+                let piece = filesystem.piece(&inode, logical, (end - next).min(u32::MAX.into()) as u32)?;
+                if piece.at.is_none() || piece.is_unwritten || piece.count == 0 {
+                    return Ok(false);
+                }
+                next += u64::from(piece.count);
             }
-            end = end.max(piece.logical_start + piece.length);
-        }
-        Ok(end >= offset + length)
+            Ok(true)
+        })
     }
 
     /// Gives a regular file another length.
@@ -839,19 +801,18 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::TooLarge`] and those of all changes.
     pub fn truncate(&mut self, inode: u32, length: u64) -> Result<(), Error> {
-        let (mut file, target) = (self.attributes(inode)?, number(inode)?);
-        self.note_written(inode);
-        let frees = length < file.size && file.sectors > 0;
-        while let Some(shorter) = self.step_of(&file, length)? {
-            // Each time: a step may end with a commit, before which alone its blocks were freed.
-            self.frees();
-            self.change(|library| library.truncate_inode(target, shorter))?;
-            file.size = shorter;
+        loop {
+            let is_done = self.change(|filesystem, now| {
+                let mut inode = regular(filesystem, inode)?;
+                let is_done = filesystem.set_length(&mut inode, length)?;
+                touch_file(filesystem, &mut inode, now)?;
+                Ok(is_done)
+            })?;
+            if is_done {
+                return Ok(());
+            }
+            self.device.pause();
         }
-        if frees {
-            self.frees();
-        }
-        self.change(|library| library.truncate_inode(target, length))
     }
 
     /// Returns the target of a symbolic link.
@@ -859,21 +820,17 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::Invalid`] for another file.
     pub fn read_link(&mut self, inode: u32) -> Result<Vec<u8>, Error> {
-        let file = self.attributes(inode)?;
-        if !file.is(kind::SYMBOLIC_LINK) {
-            return Err(Error::Invalid);
-        }
-        if file.size == 0 || file.size >= LONGEST_TARGET {
-            return Err(Error::Damaged("a symbolic link"));
-        }
-        let mut target = Vec::new();
-        target.try_reserve_exact(file.size as usize).map_err(|_| Error::OutOfMemory)?;
-        target.resize(file.size as usize, 0);
-        let read = self.read(inode, 0, &mut target)?;
-        if read < target.len() || target.contains(&0) {
-            return Err(Error::Damaged("a symbolic link"));
-        }
-        Ok(target)
+        self.act(|filesystem| {
+            let inode = filesystem.inode(inode)?;
+            if !inode.is(kind::SYMBOLIC_LINK) {
+                return Err(Error::Invalid);
+            }
+            if inode.size() == 0 || inode.size() >= LONGEST_TARGET {
+                return Err(Error::Damaged("a symbolic link"));
+            }
+            let target = filesystem.target(&inode)?;
+            if target.contains(&0) { Err(Error::Damaged("a symbolic link")) } else { Ok(target) }
+        })
     }
 
     /// Changes attributes.
@@ -881,15 +838,31 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// Those of all changes.
     pub fn set_attributes(&mut self, inode: u32, change: Change) -> Result<Attributes, Error> {
-        let update = InodeMetadataUpdate {
-            permissions: change.permissions.map(FilePermissions::new).transpose().map_err(|_| Error::Invalid)?,
-            owner: change.owner,
-            atime: change.accessed.map(stamp_for_library),
-            mtime: change.modified.map(stamp_for_library),
-            ..InodeMetadataUpdate::default()
-        };
-        let inode = number(inode)?;
-        self.change(|library| library.update_inode_metadata(inode, update)).map(attributes_of)
+        if change.permissions.is_some_and(|permissions| permissions & kind::MASK != 0) {
+            return Err(Error::Invalid);
+        }
+        self.change(|filesystem, now| {
+            let layout = filesystem.blocks.layout;
+            let mut inode = filesystem.inode(inode)?;
+            if let Some(permissions) = change.permissions {
+                inode.set_mode(inode.mode() & kind::MASK | permissions);
+            }
+            if let Some(owner) = change.owner {
+                inode.set_owner(owner);
+                if change.permissions.is_none() && !inode.is(kind::DIRECTORY) {
+                    let group = if inode.mode() & GROUP_EXECUTES != 0 { AS_GROUP } else { 0 };
+                    inode.set_mode(inode.mode() & !(AS_OWNER | group));
+                }
+            }
+            for (at, stamp) in [(ACCESSED, change.accessed), (MODIFIED, change.modified)] {
+                if let Some(stamp) = stamp {
+                    inode.set_time(&layout, at, stamp);
+                }
+            }
+            inode.set_time(&layout, CHANGED, now);
+            filesystem.store(&inode)?;
+            Ok(inode.attributes(&layout))
+        })
     }
 
     /// Lists at most so many names of a directory from a place on: 0, or the place that an entry has named. Whatever
@@ -900,7 +873,7 @@ impl<D: Device> Volume<D> {
     pub fn list(&mut self, directory: u32, place: u64, most: usize) -> Result<Vec<Entry>, Error> {
         match cursor_of(place) {
             Some(cursor) => self.list_from(directory, ListingPlace(cursor), most),
-            None => self.require_directory(directory).map(|_| Vec::new()),
+            None => self.act(|filesystem| filesystem.directory(directory)).map(|_| Vec::new()),
         }
     }
 
@@ -909,25 +882,21 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::NotADirectory`].
     pub fn list_from(&mut self, directory: u32, place: ListingPlace, most: usize) -> Result<Vec<Entry>, Error> {
-        let (directory, ListingPlace(cursor)) = (self.require_directory(directory)?, place);
-        if cursor == DirectoryCursor::End {
-            return Ok(Vec::new());
-        }
-        let listed = self.act(|library| match library.read_directory(directory, cursor, most) {
-            // The directory has got an index since the place was named, or lost it: it begins again.
-            Err(error) if error.kind() == Ext4ErrorKind::InvalidInput => {
-                library.read_directory(directory, DirectoryCursor::Start, most)
-            }
-            listed => listed,
-        });
-        let entry = |entry: rsext4::DirectoryEntry| Entry {
-            inode: entry.inode.raw(),
-            kind: kind_of(entry.file_type),
-            name: entry.name,
-            next: place_of(entry.next_cursor),
-            after: ListingPlace(entry.next_cursor),
-        };
-        Ok(listed?.into_iter().map(entry).collect())
+        let ListingPlace(cursor) = place;
+        self.act(|filesystem| {
+            let directory = filesystem.directory(directory)?;
+            let listed = filesystem.list_names(&directory, cursor, most)?;
+            let mut entries = Vec::new();
+            entries.try_reserve_exact(listed.len()).map_err(|_| Error::OutOfMemory)?;
+            entries.extend(listed.into_iter().map(|named| Entry {
+                inode: named.inode,
+                kind: kind_of(named.file_type),
+                name: named.name,
+                next: place_of(named.next),
+                after: ListingPlace(named.next),
+            }));
+            Ok(entries)
+        })
     }
 
     /// Returns the value of an extended attribute, whose name begins with its namespace.
@@ -936,8 +905,17 @@ impl<D: Device> Volume<D> {
     /// [`Error::NotFound`]; [`Error::Unsupported`] for other namespaces than `user`, `trusted` and `security`,
     /// [`Error::Invalid`] for an empty name behind one.
     pub fn extended_attribute(&mut self, inode: u32, name: &[u8]) -> Result<Vec<u8>, Error> {
-        let ((namespace, name), inode) = (namespace_of(name)?, number(inode)?);
-        self.act(|library| library.get_xattr(inode, namespace, name))
+        let (namespace, name) = namespace_of(name)?;
+        let all = self.all_attributes(inode)?;
+        let found = all.into_iter().find(|attribute| attribute.namespace == namespace && attribute.name == name);
+        found.map(|attribute| attribute.value).ok_or(Error::NotFound)
+    }
+
+    fn all_attributes(&mut self, inode: u32) -> Result<Vec<FileAttribute>, Error> {
+        self.act(|filesystem| {
+            let inode = filesystem.inode(inode)?;
+            filesystem.all_attributes(&inode)
+        })
     }
 
     /// Returns the names of all extended attributes, each with a zero behind it.
@@ -945,9 +923,8 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn extended_attributes(&mut self, inode: u32) -> Result<Vec<u8>, Error> {
-        let inode = number(inode)?;
         let mut list = Vec::new();
-        for found in self.act(|library| library.list_xattrs(inode))? {
+        for found in self.all_attributes(inode)? {
             // Others are the file system's own.
             let known = NAMESPACES.iter().find(|(_, namespace)| *namespace == found.namespace);
             let Some((prefix, _)) = known else { continue };
@@ -971,21 +948,28 @@ impl<D: Device> Volume<D> {
         value: &[u8],
         mode: AttributeMode,
     ) -> Result<(), Error> {
-        let ((namespace, name), inode) = (namespace_of(name)?, number(inode)?);
-        let mode = match mode {
-            AttributeMode::Any => XattrSetMode::Upsert,
-            AttributeMode::Create => XattrSetMode::Create,
-            AttributeMode::Replace => XattrSetMode::Replace,
-        };
-        let usage = self.usage()?;
-        // Refused here already: the library would copy it several times first.
-        let is_too_long = value.len() as u64 > usage.block_size;
-        if is_too_long || self.access == Access::Write && usage.blocks.1 < BLOCKS_OF_A_CHANGE {
+        let (namespace, own) = namespace_of(name)?;
+        if value.len() as u64 > self.usage()?.block_size {
             return Err(Error::NoSpace);
         }
-        // Values outside of the inode have a block, which may go.
-        self.frees();
-        self.change(|library| library.set_xattr(inode, namespace, name, value, mode))
+        let exists = self.all_attributes(inode)?.iter().any(|found| found.namespace == namespace && found.name == own);
+        match mode {
+            AttributeMode::Create if exists => return Err(Error::AlreadyExists),
+            AttributeMode::Replace if !exists => return Err(Error::NotFound),
+            _ => {}
+        }
+        self.require_blocks(BLOCKS_OF_A_CHANGE)?;
+        self.put_attribute(inode, (namespace, own), Some(value))
+    }
+
+    fn put_attribute(&mut self, inode: u32, name: (u8, &[u8]), value: Option<&[u8]>) -> Result<(), Error> {
+        self.change(|filesystem, now| {
+            let layout = filesystem.blocks.layout;
+            let mut inode = filesystem.inode(inode)?;
+            filesystem.put_attribute(&mut inode, name, value)?;
+            inode.set_time(&layout, CHANGED, now);
+            filesystem.store(&inode)
+        })
     }
 
     /// Takes an extended attribute from a file.
@@ -993,9 +977,12 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::NotFound`], and those of [`extended_attribute`](Volume::extended_attribute) and of all changes.
     pub fn remove_extended_attribute(&mut self, inode: u32, name: &[u8]) -> Result<(), Error> {
-        let ((namespace, name), inode) = (namespace_of(name)?, number(inode)?);
-        self.frees();
-        self.change(|library| library.remove_xattr(inode, namespace, name))
+        let (namespace, own) = namespace_of(name)?;
+        let exists = self.all_attributes(inode)?.iter().any(|found| found.namespace == namespace && found.name == own);
+        if !exists {
+            return Err(Error::NotFound);
+        }
+        self.put_attribute(inode, (namespace, own), None)
     }
 
     /// Returns its sizes.
@@ -1003,11 +990,13 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::Device`] if the device has failed.
     pub fn usage(&self) -> Result<Usage, Error> {
-        let statistics = self.library.as_ref().ok_or(Error::Device)?.statfs();
+        let filesystem = self.filesystem.as_ref().ok_or(Error::Device)?;
+        let layout = &filesystem.blocks.layout;
+        let (blocks, inodes) = filesystem.free().ok_or(Error::Device)?;
         Ok(Usage {
-            block_size: statistics.block_size,
-            blocks: (statistics.total_blocks, statistics.free_blocks),
-            inodes: (statistics.total_inodes.into(), statistics.free_inodes.into()),
+            block_size: layout.block as u64,
+            blocks: (layout.blocks, blocks),
+            inodes: (layout.inodes.into(), inodes.into()),
         })
     }
 
@@ -1016,11 +1005,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::Device`].
     pub fn synchronise(&mut self) -> Result<(), Error> {
-        if self.access == Access::Read {
-            return Ok(());
-        }
-        self.commit()?;
-        if self.grown.wrong.is_empty() { Ok(()) } else { self.begin_again() }
+        self.commit()
     }
 
     /// Whether something was changed that does not last.
@@ -1035,7 +1020,7 @@ impl<D: Device> Volume<D> {
     /// [`Error::Device`].
     pub fn synchronise_data(&mut self) -> Result<(), Error> {
         if self.has_changed || self.access == Access::Read {
-            return self.synchronise();
+            return self.commit();
         }
         if self.device.flush().is_err() {
             self.go_back();
@@ -1044,65 +1029,30 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
-    /// Has everything last that was changed. It is [`synchronise`](Volume::synchronise) without what that repairs.
+    /// Has everything last that was changed.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn commit(&mut self) -> Result<(), Error> {
-        if self.access == Access::Read {
-            return Ok(());
-        }
-        self.act(Ext4::sync)?;
-        (self.has_changed, self.has_overwritten, self.has_freed) = (false, false, false);
-        self.journaled.clear();
-        self.written.clear();
-        Ok(())
+        if self.access == Access::Write { self.commit_as(false) } else { Ok(()) }
     }
 
-    /// Has it last that freed blocks are free, before bytes of a file may get them: after a power cut before that they
-    /// would be in the file that had the blocks. (`rsext4` 0.9.2 gives freed blocks away at once. Blocks of directories
-    /// and the like are written to the journal, so they get freed blocks only together with the news that these are
-    /// free.)
-    fn settle_freed_blocks(&mut self) -> Result<(), Error> {
-        if self.has_freed && self.access == Access::Write { self.commit() } else { Ok(()) }
-    }
-
-    /// Ends the library's state of the volume and begins a new one. Not while there are files without names, which
-    /// would go with it: then it is tried again later.
-    fn begin_again(&mut self) -> Result<(), Error> {
-        let begun = match self.end_library() {
-            Err(Error::Busy) if self.library.is_some() => return Ok(()),
-            ended => ended.and_then(|()| mount_for(Access::Write, &self.device, self.clock).map_err(error_of)),
-        };
-        match begun {
-            Ok((library, transactions)) => {
-                (self.library, self.transactions) = (Some(library), transactions);
-                Ok(())
+    /// Has everything last that was changed; at the `end` at its place, with an empty journal.
+    fn commit_as(&mut self, ends: bool) -> Result<(), Error> {
+        let seconds = (self.clock)().seconds;
+        let filesystem = self.filesystem.as_mut().ok_or(Error::Device)?;
+        if self.has_changed {
+            let part = filesystem.superblock_part(WRITTEN_AT..WRITTEN_AT + 4);
+            if let Ok(part) = part {
+                set_word(part, 0, seconds as u32);
             }
-            Err(error) => {
-                // There is no state, or one that has gone back already.
-                if self.access == Access::Write {
-                    self.go_back();
-                }
-                Err(error)
-            }
+            filesystem.blocks.keep();
         }
-    }
-
-    /// Ends the library's state of the volume, which is whole then.
-    fn end_library(&mut self) -> Result<(), Error> {
-        if self.access == Access::Write {
-            self.commit()?;
+        if filesystem.blocks.commit(seconds, ends).is_err() {
+            self.go_back();
+            return Err(Error::Device);
         }
-        self.with_transactions(|transactions| transactions.end_next(true));
-        let ended = self.act(Ext4::unmount);
-        self.with_transactions(|transactions| transactions.end_next(false));
-        ended?;
-        (self.library, self.transactions) = (None, None);
-        if self.access == Access::Write {
-            let wrong = core::mem::take(&mut self.grown.wrong);
-            correct_blocks(&self.device, self.clock, &wrong).map_err(error_of)?;
-        }
+        (self.has_changed, self.has_overwritten) = (false, false);
         Ok(())
     }
 
@@ -1121,18 +1071,11 @@ impl<D: Device> Volume<D> {
             }
             superblock::examine(&self.device, true).map_err(|_| Error::Unsupported)?;
             // From the beginning: the journal of a volume that was mounted for reading is still to be replayed.
-            let (library, transactions) = mount_for(Access::Write, &self.device, self.clock).map_err(error_of)?;
-            (self.library, self.transactions, self.is_covered) = (Some(library), transactions, false);
-        } else {
-            self.commit()?;
-            self.with_transactions(|transactions| transactions.end_next(true));
-            let ended = self.act(|library| library.remount(options(Access::Read)));
-            self.with_transactions(|transactions| transactions.end_next(false));
-            ended?;
-            self.transactions = None;
-            self.access = Access::Read;
-            self.leave_journal()?;
+            self.filesystem = Some(open(Access::Write, &self.device)?);
+            self.access = access;
+            return self.begin_writing();
         }
+        self.end()?;
         self.access = access;
         Ok(())
     }
@@ -1142,224 +1085,371 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`Error::Busy`] while there are files without names, [`Error::Device`].
     pub fn unmount(&mut self) -> Result<(), Error> {
-        self.end_library()?;
-        if self.access == Access::Write { self.leave_journal() } else { Ok(()) }
+        if self.access == Access::Write {
+            self.end()?;
+        }
+        self.filesystem = None;
+        Ok(())
     }
 
-    /// Leaves the journal, which is empty, as Linux does.
-    fn leave_journal(&mut self) -> Result<(), Error> {
+    /// Leaves a volume that was written as Linux does.
+    fn end(&mut self) -> Result<(), Error> {
+        let filesystem = self.filesystem.as_ref().ok_or(Error::Device)?;
+        if !filesystem.nameless.is_empty() {
+            return Err(Error::Busy);
+        }
+        if filesystem.blocks.layout.journal.is_none() {
+            self.note_state(true)?;
+        }
+        self.commit_as(true)?;
+        let filesystem = self.filesystem.as_mut().ok_or(Error::Device)?;
+        filesystem.blocks.end_log();
         superblock::mark_as_whole(&self.device).map_err(|DeviceFailed| Error::Device)
     }
 }
 
-/// Directories that have grown in several pieces. `rsext4` 0.9.2 does not count the nodes that their trees of extents
-/// get by that among their blocks (`i_blocks`), which `e2fsck` takes for damage.
-#[derive(Default)]
-struct Grown {
-    /// Directories whose number of blocks may be wrong.
-    wrong: BTreeSet<u32>,
-    /// Numbers of pieces at which a directory was noted last.
-    noted: BTreeMap<u32, usize>,
+/// A file that gets another name.
+struct Move {
+    old_directory: Inode,
+    new_directory: Inode,
+    old: NamePlace,
+    moved: Inode,
+    now: Stamp,
 }
 
-impl Grown {
-    /// Extents in an inode itself.
-    const IN_INODE: usize = 4;
-    /// Extents that a tree has more when it gets another node: a node that is full becomes two halves.
-    const IN_NODE: usize = 150;
-    /// Number of directories that are remembered.
-    const MOST: usize = 1024;
+impl Move {
+    fn is_within_one(&self) -> bool {
+        self.old_directory.number == self.new_directory.number
+    }
 
-    fn note(&mut self, directory: u32, pieces: usize) {
-        let noted = self.noted.get(&directory).copied();
-        let is_deeper = match noted {
-            None => pieces > Grown::IN_INODE,
-            Some(noted) => pieces >= noted + Grown::IN_NODE,
-        };
-        if is_deeper {
-            if self.noted.len() >= Grown::MOST {
-                self.noted.clear();
+    /// Moves the file to a name that is not there.
+    fn add<D: Device>(
+        mut self,
+        filesystem: &mut Filesystem<D>,
+        old_name: &[u8],
+        (name, room): (&[u8], Option<crate::directories::NameRoom>),
+    ) -> Result<(), Error> {
+        let file = (self.moved.number, type_of(self.moved.mode()));
+        filesystem.add_name(&mut self.new_directory, name, file, room)?;
+        if self.is_within_one() {
+            self.old_directory = self.new_directory;
+        }
+        // The new name may have moved the old one.
+        self.old = filesystem.find_name(&self.old_directory, old_name)?.ok_or(Error::NotFound)?;
+        filesystem.remove_name(self.old)?;
+        self.change_parent(filesystem)?;
+        self.finish(filesystem)
+    }
+
+    /// Moves the file to a name that another file loses; returns that file's number if it was its last one.
+    fn replace<D: Device>(mut self, filesystem: &mut Filesystem<D>, new: NamePlace) -> Result<Option<u32>, Error> {
+        let mut gone = named(filesystem, new)?;
+        match (self.moved.is(kind::DIRECTORY), gone.is(kind::DIRECTORY)) {
+            (true, false) => return Err(Error::NotADirectory),
+            (false, true) => return Err(Error::IsADirectory),
+            (true, true) if gone.number == ROOT || !filesystem.is_empty(&gone)? => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        filesystem.redirect_name(new, self.moved.number, type_of(self.moved.mode()))?;
+        filesystem.remove_name(self.old)?;
+        if gone.is(kind::DIRECTORY) {
+            take_directory(&mut self.new_directory);
+            if self.is_within_one() {
+                self.old_directory = self.new_directory;
             }
-            self.noted.insert(directory, pieces);
-            self.wrong.insert(directory);
         }
-    }
-}
-
-/// A device with the clock that the library's lower door wants of it.
-struct Timed<D>(Sectors<D>, Clock);
-
-impl<D> ClockOfLibrary for Timed<D> {
-    fn now(&self) -> Ext4Result<Ext4Timestamp> {
-        Ok(stamp_for_library((self.1)()))
-    }
-}
-
-impl<D: Device> BlockIo for Timed<D> {
-    fn write(&mut self, buffer: &[u8], sector: SectorId, count: u32) -> Ext4Result<()> {
-        self.0.write(buffer, sector, count)
-    }
-
-    fn read(&mut self, buffer: &mut [u8], sector: SectorId, count: u32) -> Ext4Result<()> {
-        self.0.read(buffer, sector, count)
-    }
-
-    fn geometry(&self) -> DeviceGeometry {
-        self.0.geometry()
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        self.0.capabilities()
-    }
-
-    fn flush(&mut self) -> Ext4Result<()> {
-        self.0.flush()
-    }
-}
-
-/// Gives directories of a volume that is not mounted the numbers of their blocks.
-fn correct_blocks<D: Device>(device: &D, clock: Clock, directories: &BTreeSet<u32>) -> Ext4Result<()> {
-    if directories.is_empty() {
-        return Ok(());
-    }
-    let mut device = Jbd2Dev::initial_jbd2dev(0, Timed(Sectors::new(device.clone(), false), clock), true);
-    let mut volume = Ext4FileSystem::mount(&mut device)?;
-    let (block_size, is_huge) = (volume.statfs().block_size as u32, false);
-    for directory in directories {
-        let number = InodeNumber::new(*directory)?;
-        let Ok(mut inode) = volume.get_inode_by_num(&mut device, number) else { continue };
-        if !inode.is_dir() || !inode.uses_extents() {
-            continue;
+        self.change_parent(filesystem)?;
+        let now = self.now;
+        self.finish(filesystem)?;
+        let is_nameless = drop_name(filesystem, &mut gone, now)?;
+        if is_nameless {
+            filesystem.nameless.push(gone.number);
         }
-        let data = resolve_inode_blocks(&mut volume, &mut device, number, &mut inode)?.len();
-        let nodes = ExtentTree::with_filesystem(&mut inode, &volume, number).external_node_blocks(&mut device)?.len();
-        let sectors = (data + nodes) as u64 * u64::from(block_size / 512);
-        if inode.blocks_count(block_size, is_huge) < sectors {
-            let mut outcome = Ok(());
-            volume.modify_inode(&mut device, number, |inode| {
-                outcome = inode.set_blocks_count(sectors, block_size, is_huge);
-            })?;
-            outcome?;
+        Ok(is_nameless.then_some(gone.number))
+    }
+
+    /// Exchanges the file with another one.
+    fn exchange<D: Device>(mut self, filesystem: &mut Filesystem<D>, new: NamePlace) -> Result<(), Error> {
+        let mut other = named(filesystem, new)?;
+        if other.is(kind::DIRECTORY) {
+            require_outside(filesystem, &self.old_directory, other.number)?;
         }
+        filesystem.redirect_name(new, self.moved.number, type_of(self.moved.mode()))?;
+        filesystem.redirect_name(self.old, other.number, type_of(other.mode()))?;
+        if !self.is_within_one() && other.is(kind::DIRECTORY) {
+            take_directory(&mut self.new_directory);
+            add_directory(filesystem, &mut self.old_directory)?;
+            give_parent(filesystem, &other, self.old_directory.number)?;
+        }
+        self.change_parent(filesystem)?;
+        let layout = filesystem.blocks.layout;
+        other.set_time(&layout, CHANGED, self.now);
+        filesystem.store(&other)?;
+        self.finish(filesystem)
     }
-    volume.umount(&mut device)
+
+    /// Has a directory that is moved to another one know it, and both count it.
+    fn change_parent<D: Device>(&mut self, filesystem: &mut Filesystem<D>) -> Result<(), Error> {
+        if self.is_within_one() || !self.moved.is(kind::DIRECTORY) {
+            return Ok(());
+        }
+        take_directory(&mut self.old_directory);
+        add_directory(filesystem, &mut self.new_directory)?;
+        give_parent(filesystem, &self.moved, self.new_directory.number)
+    }
+
+    /// Stores the file and its directories with the time of the change.
+    fn finish<D: Device>(mut self, filesystem: &mut Filesystem<D>) -> Result<(), Error> {
+        let layout = filesystem.blocks.layout;
+        self.moved.set_time(&layout, CHANGED, self.now);
+        filesystem.store(&self.moved)?;
+        touch_directory(filesystem, &mut self.old_directory, self.now)?;
+        if self.is_within_one() { Ok(()) } else { touch_directory(filesystem, &mut self.new_directory, self.now) }
+    }
 }
 
-fn options(access: Access) -> MountOptions {
-    MountOptions { readonly: access == Access::Read, replay_journal: true, block_validity: true }
+/// Fails unless a directory is neither another one nor below it.
+fn require_outside<D: Device>(filesystem: &mut Filesystem<D>, directory: &Inode, other: u32) -> Result<(), Error> {
+    let mut next = *directory;
+    for _ in 0..DEEPEST {
+        if next.number == other {
+            return Err(Error::Invalid);
+        }
+        if next.number == ROOT {
+            return Ok(());
+        }
+        let place = filesystem.find_name(&next, b"..")?.ok_or(Error::Damaged("a directory without a parent"))?;
+        next = filesystem.directory(place.inode).map_err(|_| Error::Damaged("the parent of a directory"))?;
+        filesystem.blocks.device().pause();
+    }
+    Err(Error::Damaged("directories in a circle"))
 }
 
-/// Mounts a device that was examined. For reading nothing is written: the journal is replayed in memory.
-fn mount<D: Device>(device: &D, clock: Clock, access: Access) -> Ext4Result<Library<D>> {
-    let services = MountServices::new(OwnClock(clock), (), NoopObserver);
-    let sectors = Sectors::new(device.clone(), access == Access::Read);
-    let mut library = Ext4::mount(sectors, services, options(access))?;
-    let journal = library.inode(InodeNumber::new(JOURNAL)?);
-    if journal.is_ok_and(|journal| journal.size > LARGEST_JOURNAL) {
-        return Err(Ext4Error::bad_superblock().with_operation("the journal is too large"));
-    }
-    Ok(library)
+/// Has a directory know another parent.
+fn give_parent<D: Device>(filesystem: &mut Filesystem<D>, directory: &Inode, parent: u32) -> Result<(), Error> {
+    let place = filesystem.find_name(directory, b"..")?.ok_or(Error::Damaged("a directory without a parent"))?;
+    filesystem.redirect_name(place, parent, type_of(kind::DIRECTORY))
 }
 
-/// Mounts a device that was examined for this access; to write to a volume with a journal, returns its transactions.
-fn mount_for<D: Device>(
-    access: Access,
-    device: &D,
-    clock: Clock,
-) -> Ext4Result<(Library<D>, Option<SharedTransactions>)> {
-    let failed = |DeviceFailed| Ext4Error::io();
-    if access == Access::Read || !superblock::has_journal(device).map_err(failed)? {
-        return Ok((mount(device, clock, access)?, None));
+/// Counts one more directory in another one: its parent is a name of that.
+fn add_directory<D: Device>(filesystem: &Filesystem<D>, parent: &mut Inode) -> Result<(), Error> {
+    match parent.links() {
+        // They are not counted any more.
+        1 => {}
+        links if links + 1 < MOST_LINKS => parent.set_links(links + 1),
+        _ if filesystem.blocks.layout.has_many_directories => parent.set_links(1),
+        _ => return Err(Error::TooManyLinks),
     }
-    let journal = if superblock::is_to_be_mended(device).map_err(failed)? {
-        let mut library = mount(device, clock, Access::Write)?;
-        let journal = journal_of(&mut library, device)?;
-        library.unmount()?;
-        journal
-    } else {
-        journal_of(&mut mount(device, clock, Access::Read)?, device)?
+    Ok(())
+}
+
+/// Counts one directory less in another one.
+fn take_directory(parent: &mut Inode) {
+    if parent.links() > 2 {
+        parent.set_links(parent.links() - 1);
+    }
+}
+
+/// Stores a directory whose names have changed.
+fn touch_directory<D: Device>(filesystem: &mut Filesystem<D>, directory: &mut Inode, now: Stamp) -> Result<(), Error> {
+    let layout = filesystem.blocks.layout;
+    directory.set_time(&layout, MODIFIED, now);
+    directory.set_time(&layout, CHANGED, now);
+    filesystem.store(directory)
+}
+
+/// Stores a regular file whose bytes have changed.
+fn touch_file<D: Device>(filesystem: &mut Filesystem<D>, inode: &mut Inode, now: Stamp) -> Result<(), Error> {
+    let mode = inode.mode();
+    if mode & (AS_OWNER | AS_GROUP) != 0 {
+        let group = if mode & EXECUTES != 0 { AS_GROUP } else { 0 };
+        inode.set_mode(mode & !(AS_OWNER | group));
+    }
+    touch_directory(filesystem, inode, now)
+}
+
+/// Takes a name from a file; a directory loses all. Returns whether it was the last one: the file is in the list of
+/// those then, once the caller has noted it.
+fn drop_name<D: Device>(filesystem: &mut Filesystem<D>, inode: &mut Inode, now: Stamp) -> Result<bool, Error> {
+    let layout = filesystem.blocks.layout;
+    let links = if inode.is(kind::DIRECTORY) { 0 } else { inode.links().saturating_sub(1) };
+    inode.set_links(links);
+    inode.set_time(&layout, CHANGED, now);
+    if links == 0 {
+        filesystem.add_nameless(inode)?;
+    }
+    filesystem.store(inode)?;
+    Ok(links == 0)
+}
+
+/// Returns a directory, and room for a name that is not there.
+fn room_for<D: Device>(
+    filesystem: &mut Filesystem<D>,
+    directory: u32,
+    name: &[u8],
+) -> Result<(Inode, Option<crate::directories::NameRoom>), Error> {
+    let directory = filesystem.directory(directory)?;
+    if directory.links() == 0 {
+        return Err(Error::NotFound);
+    }
+    match filesystem.search(&directory, name)? {
+        Searched::Found(_) => Err(Error::AlreadyExists),
+        Searched::Missing(_) if is_reserved(name) => Err(Error::AlreadyExists),
+        Searched::Missing(room) => Ok((directory, room)),
+    }
+}
+
+/// Returns the file of a name.
+fn named<D: Device>(filesystem: &mut Filesystem<D>, place: NamePlace) -> Result<Inode, Error> {
+    match filesystem.inode(place.inode) {
+        Err(Error::NotFound) => Err(Error::Damaged("a name without a file")),
+        found => found,
+    }
+}
+
+/// Returns the inode of a regular file.
+fn regular<D: Device>(filesystem: &mut Filesystem<D>, number: u32) -> Result<Inode, Error> {
+    let inode = filesystem.inode(number)?;
+    match inode.mode() & kind::MASK {
+        kind::REGULAR => Ok(inode),
+        kind::DIRECTORY => Err(Error::IsADirectory),
+        _ => Err(Error::Invalid),
+    }
+}
+
+/// Opens the volume of a device that was examined, for this access.
+fn open<D: Device>(access: Access, device: &D) -> Result<Filesystem<D>, Error> {
+    let failed = |DeviceFailed| Error::Device;
+    let layout = Layout::read(device).map_err(error_of)?;
+    let needs_replay = superblock::needs_replay(device).map_err(failed)?;
+    let journal = match layout.journal {
+        Some(number) => Some(journal_of(&mut Filesystem::open(Blocks::new(device.clone(), layout))?, number)?),
+        None => None,
     };
-    let log = JournalLog::begin(device, journal).map_err(|unusable| match unusable {
-        Unusable::Device => Ext4Error::io(),
-        Unusable::Damaged => Ext4Error::bad_superblock().with_operation("the journal"),
-    })?;
-    superblock::mark_in_use(device).map_err(failed)?;
-    let transactions = Arc::new(Mutex::new(Transactions::new(log)));
-    let sectors = Sectors::journaled(device.clone(), transactions.clone(), clock);
-    let services = MountServices::new(OwnClock(clock), (), NoopObserver);
-    Ok((Ext4::mount(sectors, services, options(access))?, Some(transactions)))
+    let size = layout.block;
+    let mut blocks = Blocks::new(device.clone(), layout);
+    let mut log = None;
+    match (access, &journal) {
+        (Access::Write, Some(journal)) => {
+            if needs_replay {
+                let put = |number: u64, bytes: &[u8]| {
+                    if number >= layout.blocks {
+                        return Err(Error::Damaged("the journal"));
+                    }
+                    device.write(number * size as u64, bytes).map_err(failed)
+                };
+                if let Some(sequence) = replay::replay(device, journal, size, put)? {
+                    device.flush().map_err(failed)?;
+                    replay::mark_as_empty(device, journal, size, sequence)?;
+                }
+                // The journal may have had another superblock.
+                superblock::examine(device, true).map_err(error_of)?;
+                let replayed = Layout::read(device).map_err(error_of)?;
+                if replayed.block != size {
+                    return Err(Error::Damaged("the journal"));
+                }
+                blocks = Blocks::new(device.clone(), replayed);
+            }
+            let begun = JournalLog::begin(device, journal.clone(), size).map_err(|unusable| match unusable {
+                Unusable::Device => Error::Device,
+                Unusable::Damaged => Error::Damaged("the journal"),
+            })?;
+            superblock::mark_in_use(device).map_err(failed)?;
+            log = Some(begun);
+        }
+        (Access::Read, Some(journal)) if needs_replay => {
+            replay::replay(device, journal, size, |number, bytes| {
+                if blocks.count() >= MOST_COVERED {
+                    return Err(Error::OutOfMemory);
+                }
+                blocks.cover(number, bytes)
+            })?;
+        }
+        _ => {}
+    }
+    let mut filesystem = Filesystem::open(blocks)?;
+    filesystem.is_covered = access == Access::Read && needs_replay;
+    if let Some(journal) = &journal {
+        let block = size as u64;
+        let ranges = journal.pieces.iter().map(|piece| piece.at / block..piece.at / block + u64::from(piece.count));
+        filesystem.add_zones(ranges)?;
+    }
+    filesystem.nameless = nameless_of(&mut filesystem)?;
+    if let Some(log) = log {
+        filesystem.blocks.use_log(log);
+    }
+    Ok(filesystem)
+}
+
+/// Returns the files of the list of those without names, the first one last.
+fn nameless_of<D: Device>(filesystem: &mut Filesystem<D>) -> Result<Vec<u32>, Error> {
+    let mut list = Vec::new();
+    let mut next = word(filesystem.superblock()?, LAST_NAMELESS_AT);
+    while next != 0 {
+        if list.len() >= MOST_NAMELESS {
+            return Err(Error::Damaged("the list of files without names"));
+        }
+        list.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+        list.push(next);
+        let inode = filesystem.raw_inode(next).map_err(|error| match error {
+            Error::NotFound => Error::Damaged("the list of files without names"),
+            error => error,
+        })?;
+        next = inode.ended();
+    }
+    list.reverse();
+    Ok(list)
 }
 
 /// Returns the place of the journal in the volume, where `mke2fs` makes it.
-fn journal_of<D: Device>(library: &mut Library<D>, device: &D) -> Ext4Result<Journal> {
-    let number = InodeNumber::new(JOURNAL)?;
-    let inode = library.inode(number)?;
-    let block = BLOCK as u64;
-    let used = u64::from(USED_BLOCKS) * block;
-    let pieces = library.inode_extents(number, 0, used.min(inode.size), FileExtentTarget::Data, usize::MAX)?;
-    let mut journal = Journal { pieces: Vec::new(), blocks: 0 };
-    journal.blocks = u32::try_from(inode.size / block).map_err(|_| Ext4Error::overflow())?;
+fn journal_of<D: Device>(filesystem: &mut Filesystem<D>, number: u32) -> Result<Journal, Error> {
+    let inode = filesystem.raw_inode(number)?;
+    let block = filesystem.blocks.layout.block as u64;
+    if inode.size() > LARGEST_JOURNAL || !inode.is(kind::REGULAR) {
+        return Err(Error::Damaged("the journal"));
+    }
+    let blocks = (inode.size() / block) as u32;
+    let mut journal = Journal { pieces: Vec::new(), blocks };
     let mut next = 0;
-    for piece in pieces.extents {
-        let is_inside = piece.physical_start.checked_add(piece.length).is_some_and(|end| end <= device.bytes());
-        if piece.logical_start != next * block || !is_inside || inode.mode & kind::MASK != kind::REGULAR {
-            break;
-        }
-        let count = piece.length / block;
-        journal.pieces.push(JournalPiece { first: next as u32, at: piece.physical_start, count: count as u32 });
-        next += count;
+    while next < blocks {
+        let piece = filesystem.piece(&inode, next, blocks - next)?;
+        let Some(at) = piece.at else { break };
+        journal.pieces.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+        journal.pieces.push(JournalPiece { first: next, at: at * block, count: piece.count });
+        next += piece.count;
     }
     Ok(journal)
 }
 
-fn number(inode: u32) -> Result<InodeNumber, Error> {
-    InodeNumber::new(inode).map_err(|_| Error::NotFound)
+/// Fails unless this can be a name.
+fn require_name(name: &[u8]) -> Result<(), Error> {
+    let is_one = !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(&0) && !name.contains(&b'/');
+    if is_one { Ok(()) } else { Err(Error::Invalid) }
 }
 
-fn name_of(name: &[u8]) -> Result<FileName<'_>, Error> {
-    FileName::new(name).map_err(|_| Error::Invalid)
+/// Whether all directories have this name.
+fn is_reserved(name: &[u8]) -> bool {
+    name == b"." || name == b".."
 }
 
 /// Splits the name of an extended attribute behind its namespace.
-fn namespace_of(name: &[u8]) -> Result<(XattrNamespace, &[u8]), Error> {
-    let split = |(prefix, namespace): &(&[u8], XattrNamespace)| Some((*namespace, name.strip_prefix(*prefix)?));
+fn namespace_of(name: &[u8]) -> Result<(u8, &[u8]), Error> {
+    let split = |(prefix, namespace): &(&[u8], u8)| Some((*namespace, name.strip_prefix(*prefix)?));
     let (namespace, rest) = NAMESPACES.iter().find_map(split).ok_or(Error::Unsupported)?;
     if rest.is_empty() { Err(Error::Invalid) } else { Ok((namespace, rest)) }
 }
 
-fn nameless(outcome: UnlinkOutcome) -> Option<u32> {
-    outcome.requires_reap().then_some(outcome.inode.raw())
-}
-
-fn context_of(file: NewFile) -> MutationContext {
-    MutationContext::new(file.owner.0, file.owner.1, 0, 0)
-}
-
-fn attributes_of(inode: InodeInfo) -> Attributes {
-    let device = inode.device_number.map_or((0, 0), |device| (device.major(), device.minor()));
-    Attributes {
-        inode: inode.number.raw(),
-        mode: inode.mode,
-        owner: (inode.uid, inode.gid),
-        links: inode.links,
-        size: inode.size,
-        sectors: inode.blocks,
-        times: [inode.atime, inode.mtime, inode.ctime],
-        device,
-    }
-}
-
-fn kind_of(kind: rsext4::DirectoryEntryType) -> u8 {
-    use rsext4::DirectoryEntryType::*;
-    match kind {
-        Unknown => 0,
-        Fifo => 1,
-        CharacterDevice => 2,
-        Directory => 4,
-        BlockDevice => 6,
-        RegularFile => 8,
-        Symlink => 10,
-        Socket => 12,
+/// Returns the type of a file as listings of Linux have it.
+fn kind_of(file_type: u8) -> u8 {
+    match file_type {
+        1 => 8,
+        2 => 4,
+        3 => 2,
+        4 => 6,
+        5 => 1,
+        6 => 12,
+        7 => 10,
+        _ => 0,
     }
 }
 
@@ -1372,71 +1462,54 @@ const MINOR_BITS: u32 = 24;
 const COLLISION_BITS: u32 = 7;
 
 /// Returns the number of a place in a directory, below 2^63.
-fn place_of(cursor: DirectoryCursor) -> u64 {
+fn place_of(cursor: ListingCursor) -> u64 {
     match cursor {
-        DirectoryCursor::Start => 0,
-        DirectoryCursor::Linear { offset } => offset.min(HASHED - 1),
+        ListingCursor::Start => 0,
+        ListingCursor::Offset(offset) => offset.min(HASHED - 1),
         // The lowest bit of the first hash is always 0. Names whose hashes agree in the bits that are kept are listed
         // twice if a listing is continued between them.
-        DirectoryCursor::HTree { major, minor, collision } => {
+        ListingCursor::Hash { major, minor, number } => {
             let minor = u64::from(minor >> (32 - MINOR_BITS));
             HASHED
                 | u64::from(major >> 1) << (MINOR_BITS + COLLISION_BITS)
                 | minor << COLLISION_BITS
-                | u64::from(collision.min((1 << COLLISION_BITS) - 1))
+                | u64::from(number.min((1 << COLLISION_BITS) - 1))
         }
-        DirectoryCursor::End => END,
+        ListingCursor::End => END,
     }
 }
 
 /// Returns the place with this number; `None` for the end.
-fn cursor_of(place: u64) -> Option<DirectoryCursor> {
+fn cursor_of(place: u64) -> Option<ListingCursor> {
     match place {
-        0 => Some(DirectoryCursor::Start),
+        0 => Some(ListingCursor::Start),
         END.. => None,
         HASHED.. => {
             let major = (place >> (MINOR_BITS + COLLISION_BITS)) as u32 & (u32::MAX >> 1);
             let minor = (place >> COLLISION_BITS) as u32 & ((1 << MINOR_BITS) - 1);
-            let collision = place as u32 & ((1 << COLLISION_BITS) - 1);
-            Some(DirectoryCursor::HTree { major: major << 1, minor: minor << (32 - MINOR_BITS), collision })
+            let number = place as u32 & ((1 << COLLISION_BITS) - 1);
+            Some(ListingCursor::Hash { major: major << 1, minor: minor << (32 - MINOR_BITS), number })
         }
-        offset => Some(DirectoryCursor::Linear { offset }),
+        offset => Some(ListingCursor::Offset(offset)),
     }
 }
 
-fn error_of(error: Ext4Error) -> Error {
-    use Ext4ErrorKind::*;
-    match error.kind() {
-        Io | Timeout => Error::Device,
-        Corrupted | ChecksumMismatch | BadSuperblock | InvalidMagic | Overflow => Error::Damaged(operation_of(error)),
-        UnsupportedFeature | UnsupportedCapability | Unsupported | QuotaExceeded => Error::Unsupported,
-        ReadOnly | JournalAborted => Error::ReadOnly,
-        NoSpace => Error::NoSpace,
-        NoMemory => Error::OutOfMemory,
-        TooManyLinks => Error::TooManyLinks,
-        PermissionDenied | InvalidInput | BadFileDescriptor => Error::Invalid,
-        NotFound => Error::NotFound,
-        AlreadyExists => Error::AlreadyExists,
-        NotDirectory => Error::NotADirectory,
-        IsDirectory => Error::IsADirectory,
-        NotEmpty => Error::NotEmpty,
-        Busy => Error::Busy,
-        FileTooLarge => Error::TooLarge,
+fn error_of(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Device => Error::Device,
+        Refusal::OutOfMemory => Error::OutOfMemory,
+        Refusal::Damaged(place) | Refusal::Size(place) => Error::Damaged(place),
+        Refusal::NotExt4 => Error::Damaged("the superblock"),
+        Refusal::Feature { .. } => Error::Unsupported,
     }
 }
 
-fn operation_of(error: Ext4Error) -> &'static str {
-    match error.context() {
-        Some(rsext4::ErrorContext::Operation { op }) => op,
-        _ => "a structure",
-    }
-}
-
-fn refusal_of(error: Ext4Error) -> Refusal {
-    match error_of(error) {
+fn refusal_of(error: Error) -> Refusal {
+    match error {
         Error::OutOfMemory => Refusal::OutOfMemory,
         Error::Device | Error::ReadOnly => Refusal::Device,
-        Error::Unsupported => Refusal::Feature { name: operation_of(error), forbids_writing_alone: false },
-        _ => Refusal::Damaged(operation_of(error)),
+        Error::Unsupported => Refusal::Feature { name: "unknown", forbids_writing_alone: false },
+        Error::Damaged(place) => Refusal::Damaged(place),
+        _ => Refusal::Damaged("a structure"),
     }
 }

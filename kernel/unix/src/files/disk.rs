@@ -1039,6 +1039,8 @@ pub(super) mod tests {
     pub(in crate::files) static SECOND_FAILS: AtomicBool = AtomicBool::new(false);
     /// A byte of the second disk that cannot be read; 0 for none.
     pub(in crate::files) static SECOND_IS_BAD_AT: AtomicUsize = AtomicUsize::new(0);
+    /// The second disk takes no bytes.
+    pub(in crate::files) static SECOND_REFUSES_WRITES: AtomicBool = AtomicBool::new(false);
     pub(in crate::files) const SECOND_SIZE: usize = 16 << 20;
 
     /// The device of the second disk, for volumes.
@@ -1064,9 +1066,11 @@ pub(super) mod tests {
         fn begin(&mut self, request: Request, parts: RequestPages) -> Result<usize, RequestError> {
             let mut disk = SECOND.lock().unwrap();
             disk.resize(SECOND_SIZE, 0);
-            let length = parts.transfer(request, &mut disk);
+            let is_refused = matches!(request, Request::Write(_)) && SECOND_REFUSES_WRITES.load(Ordering::Relaxed);
+            let length = if is_refused { 0 } else { parts.transfer(request, &mut disk) };
             let bad = SECOND_IS_BAD_AT.load(Ordering::Relaxed);
-            let is_bad = matches!(request, Request::Read(sector) if bad > 0
+            let is_bad = is_refused
+                || matches!(request, Request::Read(sector) if bad > 0
                 && (sector as usize * 512..sector as usize * 512 + length).contains(&bad));
             let is_free = |number: &usize| self.begun.iter().all(|(begun, _)| begun != number);
             let number = (0..8).find(is_free).expect("no more than there may be");

@@ -131,6 +131,32 @@ impl Image {
             .collect()
     }
 
+    /// Has `debugfs` copy all files to a folder of the computer, reads them with this function, and removes them.
+    pub fn dump<R>(&self, read: impl FnOnce(&std::path::Path) -> R) -> R {
+        let (image, folder) = (path(), path());
+        std::fs::write(&image, self.bytes()).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        let command = format!("rdump / {}", folder.display());
+        let dumped = Command::new("/usr/sbin/debugfs").args(["-R", &command]).arg(&image).output().unwrap();
+        assert!(dumped.status.success());
+        let outcome = read(&folder);
+        std::fs::remove_file(&image).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        outcome
+    }
+
+    /// Has a program of e2fsprogs change a copy; returns that.
+    pub fn changed_by(&self, program: &str, options: &[&str]) -> Image {
+        let path = path();
+        std::fs::write(&path, self.bytes()).unwrap();
+        let done = Command::new(format!("/usr/sbin/{program}")).args(options).arg(&path).output().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // 1: it has changed something.
+        assert!(matches!(done.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&done.stdout));
+        Image::of(bytes)
+    }
+
     /// Fails unless `e2fsck` replays the journal of a copy and finds nothing else.
     pub fn check_replayed(&self) {
         let path = path();

@@ -28,7 +28,7 @@ pub enum Item {
 
 pub type Names = BTreeMap<u64, Item>;
 
-fn name(number: u64) -> Vec<u8> {
+pub fn name(number: u64) -> Vec<u8> {
     format!("{number}-{}", "n".repeat((number * 37 % 90) as usize)).into_bytes()
 }
 
@@ -49,7 +49,7 @@ const ROOT: u64 = u64::MAX;
 /// The state that was synchronised last, and the names that operations have touched since.
 #[derive(Default)]
 pub struct Progress {
-    lasting: Names,
+    pub lasting: Names,
     touched: BTreeSet<Place>,
 }
 
@@ -196,7 +196,10 @@ pub fn change<D: Device>(volume: &mut Volume<D>, seed: u64, count: u64) -> Progr
         }
     }
     compare(volume, volume.root(), &model);
-    progress
+    match volume.synchronise() {
+        Ok(()) => Progress { lasting: model, touched: BTreeSet::new() },
+        Err(_) => progress,
+    }
 }
 
 /// Number of times that a test is tried.

@@ -529,7 +529,7 @@ mod tests {
     use std::vec;
 
     use super::*;
-    use crate::files::disk::tests::{SECOND, SECOND_FAILS, SECOND_IS_BAD_AT, replace_second};
+    use crate::files::disk::tests::{SECOND, SECOND_FAILS, SECOND_IS_BAD_AT, SECOND_REFUSES_WRITES, replace_second};
     use crate::files::volume::Inode;
     use crate::files::volume::pages::EXPIRES_NS;
     use crate::files::volume::tests::{mount, open, text, unmount, with_volume};
@@ -753,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_fails_loses_what_did_not_last_and_every_open_file_is_told() {
+    fn a_write_that_fails_loses_what_did_not_last_and_every_open_file_is_told() {
         with_volume(|program| {
             assert_eq!(mount(program, 0), Ok(0));
             let (page, mut names) = (program.store(&[6; 4096]), [0; 3]);
@@ -790,11 +790,17 @@ mod tests {
             assert_eq!(program.call(SystemCall::Write, [file, page, 4096]), Ok(4096));
             let status = program.place(128);
             assert_eq!(program.call(SystemCall::StatusAt, [here, names[2], status, 0]), Ok(0));
+            // A read that fails is nobody else's.
             SECOND_IS_BAD_AT.store(bad, Ordering::Relaxed);
             assert_eq!(program.call(SystemCall::ReadAt, [reader, page, 4096, 0]), Err(Errno::EIO));
             SECOND_IS_BAD_AT.store(0, Ordering::Relaxed);
-            let told = [file, file, reader, reader].map(|file| program.call(SystemCall::SynchroniseFile, [file]));
-            assert_eq!(told, [Err(Errno::EIO), Ok(0), Err(Errno::EIO), Ok(0)]);
+            assert_eq!(program.call(SystemCall::StatusAt, [here, names[2], status, 0]), Ok(0));
+            SECOND_REFUSES_WRITES.store(true, Ordering::Relaxed);
+            let synchronised = program.call(SystemCall::SynchroniseFile, [file]);
+            SECOND_REFUSES_WRITES.store(false, Ordering::Relaxed);
+            assert_eq!(synchronised, Err(Errno::EIO));
+            let told = [file, reader, reader].map(|file| program.call(SystemCall::SynchroniseFile, [file]));
+            assert_eq!(told, [Ok(0), Err(Errno::EIO), Ok(0)]);
             // The names are those of the volume, and the file's pages are nobody else's.
             assert_eq!(program.call(SystemCall::StatusAt, [here, names[2], status, 0]), Err(Errno::ENOENT));
             assert_eq!(program.call(SystemCall::StatusAt, [here, names[1], status, 0]), Ok(0));

@@ -22,6 +22,9 @@ use crate::files::volume::{Desk, Job, MountedVolume, VolumeNode, VolumeRequest};
 
 /// Number of requests that wait for the disk at once; others are done on the stack.
 const MOST_LOADING: usize = 128;
+/// Number of times that a request looks for its pages: if they go away for each other, as without memory, it is done on
+/// the stack, where each is used when it has come.
+const MOST_LOOKS: u8 = 16;
 /// Number of pages that are read for a request before it is done.
 const MOST_PAGES: u64 = 64;
 
@@ -33,6 +36,8 @@ pub(super) struct LoadingRequest {
     job: Job,
     pages: DiskPages,
     arrival: Arc<PagesArrival>,
+    /// Number of looks at the pages since it waits.
+    looks: u8,
 }
 
 /// A note that pages may be there.
@@ -88,7 +93,7 @@ impl<W: WaitsOnStack> Desk<'_, W> {
             return Some(job);
         }
         // There is room, and nobody else takes it.
-        self.shared.loading.lock().push(LoadingRequest { job, pages, arrival });
+        self.shared.loading.lock().push(LoadingRequest { job, pages, arrival, looks: 0 });
         None
     }
 
@@ -176,14 +181,15 @@ impl MountedVolume {
     /// Takes a request for which the disk has read what it needs.
     pub(super) fn take_loaded(&self) -> Option<Job> {
         loop {
-            let found = {
+            let mut found = {
                 let mut loading = self.loading.lock();
                 let place = loading.iter().position(|loading| loading.arrival.has_come.load(Ordering::Acquire))?;
                 loading.swap_remove(place)
             };
             found.arrival.has_come.store(false, Ordering::Relaxed);
+            found.looks += 1;
             let waker = Waker::from(found.arrival.clone());
-            if self.disk.poll_loaded(&found.pages, &waker).is_ready() {
+            if found.looks >= MOST_LOOKS || self.disk.poll_loaded(&found.pages, &waker).is_ready() {
                 return Some(Job { is_loaded: true, ..found.job });
             }
             // There is room, from which it was taken.

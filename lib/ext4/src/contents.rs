@@ -1,0 +1,231 @@
+//! Bytes of files, which go to their places on the device at once.
+
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::device::{Device, DeviceFailed};
+use crate::filesystem::Filesystem;
+use crate::inodes::Inode;
+use crate::superblock::{FOR_WRITING_FEATURES_AT, LARGE_FILE};
+
+/// Size from which on a file is a large one.
+const LARGE: u64 = 1 << 31;
+/// Bytes of a sector.
+const SECTOR: u64 = 512;
+
+fn failed(DeviceFailed: DeviceFailed) -> Error {
+    Error::Device
+}
+
+/// The outcome of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// The file has the blocks that it had, and its length.
+    pub(crate) is_in_place: bool,
+}
+
+impl<D: Device> Filesystem<D> {
+    /// Reads bytes of a file that are before its end.
+    pub(crate) fn read_bytes(&mut self, inode: &Inode, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        let block = self.blocks.layout.block as u64;
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let logical = u32::try_from(at / block).map_err(|_| Error::Damaged("the size of a file"))?;
+            let within = at % block;
+            let wanted = (within + (bytes.len() - done) as u64).div_ceil(block).min(u32::MAX.into()) as u32;
+            let piece = self.piece(inode, logical, wanted)?;
+            let length = (u64::from(piece.count) * block - within).min((bytes.len() - done) as u64) as usize;
+            if length == 0 {
+                return Err(Error::Damaged("the blocks of a file"));
+            }
+            let part = &mut bytes[done..done + length];
+            match piece.at.filter(|_| !piece.is_unwritten) {
+                Some(first) => self.read_run(first * block + within, part)?,
+                None => part.fill(0),
+            }
+            done += length;
+        }
+        Ok(())
+    }
+
+    /// Reads bytes that lie together on the device.
+    fn read_run(&mut self, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        let block = self.blocks.layout.block;
+        let is_whole = at.is_multiple_of(SECTOR) && bytes.len().is_multiple_of(SECTOR as usize);
+        if is_whole && !self.is_covered {
+            return self.blocks.device().read(at, bytes).map_err(failed);
+        }
+        let mut buffer = crate::blocks::zeros(block)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let place = at + done as u64;
+            let (number, within) = (place / block as u64, (place % block as u64) as usize);
+            let length = (block - within).min(bytes.len() - done);
+            let part = &mut bytes[done..done + length];
+            // Of a volume whose journal was replayed in memory, the device may have older blocks.
+            match self.blocks.held(number).filter(|_| self.is_covered) {
+                Some(held) => part.copy_from_slice(&held[within..within + length]),
+                None => {
+                    self.blocks.device().read(number * block as u64, &mut buffer).map_err(failed)?;
+                    part.copy_from_slice(&buffer[within..within + length]);
+                }
+            }
+            done += length;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes to blocks of a file that lie together. The other bytes of the first and the
+    /// last block stay, if they are before the file's end and the blocks had bytes of it.
+    fn write_run(
+        &mut self,
+        first: u64,
+        logical: u32,
+        offset: u64,
+        bytes: &[u8],
+        (size, is_new): (u64, bool),
+    ) -> Result<(), Error> {
+        let block = self.blocks.layout.block as u64;
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let place = (first + (at / block - u64::from(logical))) * block;
+            let within = at % block;
+            let left = bytes.len() - done;
+            let whole = left as u64 / block * block;
+            if within == 0 && whole > 0 {
+                let part = &bytes[done..done + whole as usize];
+                self.blocks.device().write(place, part).map_err(|_| self.write_failed())?;
+                done += part.len();
+                continue;
+            }
+            let mut buffer = crate::blocks::zeros(block as usize)?;
+            if !is_new {
+                self.blocks.device().read(place, &mut buffer).map_err(failed)?;
+                // Behind the end there may be bytes that were written before a power cut.
+                let kept = size.saturating_sub(at - within).min(block) as usize;
+                buffer[kept..].fill(0);
+            }
+            let length = left.min((block - within) as usize);
+            buffer[within as usize..within as usize + length].copy_from_slice(&bytes[done..done + length]);
+            self.blocks.device().write(place, &buffer).map_err(|_| self.write_failed())?;
+            done += length;
+        }
+        Ok(())
+    }
+
+    /// Notes that the device did not take bytes.
+    fn write_failed(&mut self) -> Error {
+        self.has_failed = true;
+        Error::Device
+    }
+
+    /// Has the last block of a file have zeros behind its end, up to another one.
+    fn clear_behind(&mut self, inode: &Inode, size: u64, end: u64) -> Result<(), Error> {
+        let block = self.blocks.layout.block as u64;
+        let within = size % block;
+        let end = end.min(size.next_multiple_of(block));
+        if within == 0 || end <= size {
+            return Ok(());
+        }
+        let logical = u32::try_from(size / block).map_err(|_| Error::TooLarge)?;
+        let piece = self.piece(inode, logical, 1)?;
+        let Some(at) = piece.at.filter(|_| !piece.is_unwritten) else { return Ok(()) };
+        let mut buffer = crate::blocks::zeros(block as usize)?;
+        self.blocks.device().read(at * block, &mut buffer).map_err(failed)?;
+        let part = &mut buffer[within as usize..(end - size + within) as usize];
+        if part.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        part.fill(0);
+        self.blocks.device().write(at * block, &buffer).map_err(|_| self.write_failed())
+    }
+
+    /// Writes bytes to a regular file, which is stored by the caller.
+    pub(crate) fn write_bytes(&mut self, inode: &mut Inode, offset: u64, bytes: &[u8]) -> Result<Written, Error> {
+        let block = self.blocks.layout.block as u64;
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= self.largest_file(inode));
+        let end = end.ok_or(Error::TooLarge)?;
+        let size = inode.size();
+        if offset > size {
+            self.clear_behind(inode, size, offset)?;
+        }
+        let mut is_in_place = end <= size;
+        let mut at = offset;
+        while at < end {
+            let logical = (at / block) as u32;
+            let wanted = (end.div_ceil(block) - u64::from(logical)).min(u32::MAX.into()) as u32;
+            let piece = self.piece(inode, logical, wanted)?;
+            let (first, count, is_new) = match piece.at {
+                Some(first) => (first, piece.count, piece.is_unwritten),
+                None => {
+                    let (first, count) = self.fill_hole(inode, logical, piece.count.min(wanted))?;
+                    (first, count, true)
+                }
+            };
+            let stop = ((u64::from(logical) + u64::from(count)) * block).min(end);
+            let part = &bytes[(at - offset) as usize..(stop - offset) as usize];
+            self.write_run(first, logical, at, part, (size, is_new))?;
+            if piece.at.is_some() && is_new {
+                self.mark_written(inode, logical, count)?;
+            }
+            is_in_place &= !is_new;
+            at = stop;
+        }
+        if end > size {
+            self.set_size(inode, end)?;
+        }
+        Ok(Written { is_in_place })
+    }
+
+    /// Does a step of giving a regular file another length, which frees the blocks behind it; it is stored by the
+    /// caller. Returns whether it has that length; if not, it has become shorter.
+    pub(crate) fn set_length(&mut self, inode: &mut Inode, length: u64) -> Result<bool, Error> {
+        let block = self.blocks.layout.block as u64;
+        if length > self.largest_file(inode) {
+            return Err(Error::TooLarge);
+        }
+        let size = inode.size();
+        if length > size {
+            self.clear_behind(inode, size, length)?;
+        } else {
+            let wanted = u32::try_from(length.div_ceil(block)).unwrap_or(u32::MAX);
+            let reached = self.cut_blocks(inode, wanted)?;
+            if reached > wanted {
+                inode.set_size((u64::from(reached) * block).min(size));
+                return Ok(false);
+            }
+        }
+        self.set_size(inode, length)?;
+        Ok(true)
+    }
+
+    /// Sets the size of a regular file, and notes that there are large ones.
+    fn set_size(&mut self, inode: &mut Inode, size: u64) -> Result<(), Error> {
+        inode.set_size(size);
+        if size >= LARGE {
+            let at = FOR_WRITING_FEATURES_AT;
+            let features = crate::bytes::word(self.superblock()?, at);
+            if features & LARGE_FILE == 0 {
+                crate::bytes::set_word(self.superblock_part(at..at + 4)?, 0, features | LARGE_FILE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the target of a symbolic link.
+    pub(crate) fn target(&mut self, inode: &Inode) -> Result<Vec<u8>, Error> {
+        let length = inode.size() as usize;
+        let mut target = Vec::new();
+        target.try_reserve_exact(length).map_err(|_| Error::OutOfMemory)?;
+        if inode.has_short_target() {
+            target.extend_from_slice(&inode.map()[..length]);
+            return Ok(target);
+        }
+        let block = self.block_at(inode, 0)?;
+        let bytes = self.blocks.block(block, crate::blocks::BlockKind::Target)?;
+        target.extend_from_slice(bytes.get(..length).ok_or(Error::Damaged("a symbolic link"))?);
+        Ok(target)
+    }
+}
