@@ -319,6 +319,12 @@ impl SocketAddress {
     }
 }
 
+impl From<SocketAddress> for SocketAddr {
+    fn from(address: SocketAddress) -> SocketAddr {
+        SocketAddrV4::new(address.address.into(), address.port).into()
+    }
+}
+
 /// Bytes of the longest name of a local socket (`sun_path` of `struct sockaddr_un`).
 #[doc(alias = "sockaddr_un")]
 pub const LONGEST_LOCAL_NAME: usize = 108;

@@ -7,7 +7,7 @@
 use abi_unix::Counter;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use cops::net::{TcpListener, TcpStream};
 use cops::time::Duration;
@@ -78,7 +78,7 @@ pub async fn measure() -> Outcome {
 /// Makes connections, with both ends of each.
 async fn connect(
     listener: &TcpListener,
-    address: SocketAddrV4,
+    address: SocketAddr,
     count: usize,
 ) -> Result<Vec<(TcpStream, TcpStream)>, alloc::string::String> {
     let mut pairs = Vec::new();

@@ -23,7 +23,7 @@ mod threads;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::time::Duration;
 
 use cops::buffer::Part;
@@ -164,7 +164,7 @@ async fn serve(listener: &TcpListener, options: &Options) -> Result<(), Errno> {
 }
 
 /// Starts the three coroutines of a connection.
-fn open(stream: TcpStream, peer: SocketAddrV4, priority: Priority) {
+fn open(stream: TcpStream, peer: SocketAddr, priority: Priority) {
     // Answers are written whole; waiting for more would only delay them.
     let _ = stream.send_small_writes_at_once();
     let stream = Arc::new(stream);
@@ -185,7 +185,7 @@ type Reason = matrix::Reason<Errno>;
 /// Cuts the stream into requests.
 ///
 /// Before a request begins a connection has a buffer for the beginning of a request only.
-fn receive(stream: Arc<TcpStream>, peer: SocketAddrV4, requests: Sender<Vec<u8>>) -> impl Future<Output = ()> + Send {
+fn receive(stream: Arc<TcpStream>, peer: SocketAddr, requests: Sender<Vec<u8>>) -> impl Future<Output = ()> + Send {
     async move {
         let reason = loop {
             let (result, buffer) = stream.read(Box::new([0; IDLE_BUFFER])).await;
@@ -288,7 +288,7 @@ fn answer(message: Vec<u8>) -> Vec<u8> {
 }
 
 /// Writes the answers.
-fn send(stream: Arc<TcpStream>, peer: SocketAddrV4, answers: Receiver<Vec<u8>>) -> impl Future<Output = ()> + Send {
+fn send(stream: Arc<TcpStream>, peer: SocketAddr, answers: Receiver<Vec<u8>>) -> impl Future<Output = ()> + Send {
     async move {
         loop {
             let Some(answer) = answers.receive().await else { return };

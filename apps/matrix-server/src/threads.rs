@@ -4,8 +4,9 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
-use abi_unix::types::{SHUT_RDWR, SocketAddress, socket_option};
+use abi_unix::types::{SHUT_RDWR, socket_option};
 use cops::system::{self, Descriptor};
 use cops::thread::{self, Builder, Condvar, Mutex};
 use cops::{Errno, eprintln};
@@ -119,7 +120,7 @@ pub fn serve(listener: &Descriptor) -> Errno {
 }
 
 /// Starts the three threads of a connection. If one cannot be started, the earlier ones end by themselves.
-fn open(stream: Descriptor, peer: SocketAddress) -> Result<(), Errno> {
+fn open(stream: Descriptor, peer: SocketAddr) -> Result<(), Errno> {
     let _ = system::network::set_option(stream.raw(), socket_option::IPPROTO_TCP, socket_option::TCP_NODELAY, 1);
     let stream = Arc::new(stream);
     let (requests, to_handle) = queue();
@@ -128,7 +129,7 @@ fn open(stream: Descriptor, peer: SocketAddress) -> Result<(), Errno> {
     let sending = stream.clone();
     builder.spawn(move || {
         if let Err(error) = send(&sending, &to_send) {
-            eprintln!("matrix-server: closing {}: {error}", Peer(peer));
+            eprintln!("matrix-server: closing {}: {error}", peer);
             // Ends the receiving thread too: the requests that it waits for could not be answered.
             let _ = system::network::shutdown(sending.raw(), SHUT_RDWR);
         }
@@ -136,20 +137,10 @@ fn open(stream: Descriptor, peer: SocketAddress) -> Result<(), Errno> {
     builder.spawn(move || handle(&to_handle, &answers))?;
     builder.spawn(move || {
         if let Err(reason) = receive(&stream, &requests) {
-            eprintln!("matrix-server: closing {}: {reason}", Peer(peer));
+            eprintln!("matrix-server: closing {}: {reason}", peer);
         }
     })?;
     Ok(())
-}
-
-/// An address as text.
-struct Peer(SocketAddress);
-
-impl core::fmt::Display for Peer {
-    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let [a, b, c, d] = self.0.address;
-        write!(formatter, "{a}.{b}.{c}.{d}:{}", self.0.port)
-    }
 }
 
 /// Cuts the stream into requests.

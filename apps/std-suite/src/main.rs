@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -303,7 +303,7 @@ async fn threads_of_both_libraries_end_with_their_values() -> Outcome {
 
 async fn sockets_of_both_libraries_talk() -> Outcome {
     let listener = must!(cops::net::TcpListener::bind("127.0.0.1:0"));
-    let address = SocketAddr::V4(must!(listener.local_address()));
+    let address = must!(listener.local_address());
     let server = cops::spawn(async move {
         let stream = Arc::new(listener.accept().await?.0);
         let (result, bytes) = stream.read_exact(vec![0; 5]).await;

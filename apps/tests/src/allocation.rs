@@ -24,6 +24,7 @@ use cops::process::{Command, Ending};
 use cops::system::{self, Descriptor, Result, file, network, process};
 use cops::{eprintln, println};
 use core::ffi::CStr;
+use core::net::SocketAddr;
 use core::sync::atomic::AtomicU32;
 
 use crate::harness::{self, Outcome, call};
@@ -77,8 +78,8 @@ impl State {
         self.put_bytes(64, &TimeSpec::from_ns(ns).to_bytes())
     }
 
-    fn put_address(&mut self, offset: usize, address: SocketAddress) -> usize {
-        self.put_bytes(offset, &address.to_bytes())
+    fn put_address(&mut self, offset: usize, address: SocketAddr) -> usize {
+        self.put_bytes(offset, &types::bytes_of_address(address).0)
     }
 
     fn keep(&mut self, descriptor: Descriptor) -> usize {
@@ -113,7 +114,7 @@ impl State {
         Ok(self.keep(socket))
     }
 
-    fn listener(&mut self) -> Result<(usize, SocketAddress)> {
+    fn listener(&mut self) -> Result<(usize, SocketAddr)> {
         let socket = self.socket(SOCK_STREAM)?;
         network::bind(socket as i32, ANY)?;
         network::listen(socket as i32, 8)?;
@@ -130,7 +131,7 @@ impl State {
     }
 
     /// Makes a socket for datagrams; returns its address too.
-    fn datagrams(&mut self) -> Result<(usize, SocketAddress)> {
+    fn datagrams(&mut self) -> Result<(usize, SocketAddr)> {
         let socket = self.socket(SOCK_DGRAM)?;
         network::bind(socket as i32, ANY)?;
         Ok((socket, network::local_address(socket as i32)?))
@@ -863,8 +864,8 @@ const SCRIPTS: &[Script] = scripts![
     GetThread "": |_| with([]), nothing;
     Socket "for a stream": |_| with([2, SOCK_STREAM as usize, 0]), close;
     Socket "for datagrams": |_| with([2, SOCK_DGRAM as usize, 0]), close;
-    Bind "a stream": |state| with([state.socket(SOCK_STREAM)?, state.put_address(0, ANY), 16]), nothing;
-    Bind "datagrams": |state| with([state.socket(SOCK_DGRAM)?, state.put_address(0, ANY), 16]), nothing;
+    Bind "a stream": |state| with([state.socket(SOCK_STREAM)?, state.put_address(0, ANY.into()), 16]), nothing;
+    Bind "datagrams": |state| with([state.socket(SOCK_DGRAM)?, state.put_address(0, ANY.into()), 16]), nothing;
     Socket "a local one": |_| with([1, SOCK_STREAM as usize, 0]), close;
     Bind "a local name": |state| {
         let (socket, address, size) = state.local_name(SOCK_STREAM, NAME)?;

@@ -268,6 +268,7 @@ const TESTS: &[Test] = tests![
     network::backlog;
     network::two_hundred_and_fifty_six_connections;
     network::hundreds_accept_on_one_listener;
+    network::both_versions;
     network::datagrams;
     network::local_sockets;
     network::local_sockets_with_names;

@@ -8,7 +8,7 @@ use cops::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use cops::thread;
 use cops::time::Duration;
 use cops::{Errno, system};
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use crate::harness::{self, LIMIT, Outcome, calls_in_flight, calls_in_flight_return_to, until};
 use crate::{check, check_eq, must};
@@ -16,7 +16,7 @@ use crate::{check, check_eq, must};
 const ANY: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 
 /// Makes a listener; returns its address too.
-fn listen() -> Result<(TcpListener, SocketAddrV4), Errno> {
+fn listen() -> Result<(TcpListener, SocketAddr), Errno> {
     let listener = TcpListener::bind(ANY)?;
     let address = listener.local_address()?;
     Ok((listener, address))
@@ -52,7 +52,7 @@ pub async fn echo() -> Outcome {
     .detach();
     let stream = Arc::new(must!(TcpStream::connect(address).await));
     check_eq!(must!(stream.peer_address()), address);
-    check_eq!(*must!(stream.local_address()).ip(), Ipv4Addr::LOCALHOST);
+    check_eq!(must!(stream.local_address()).ip(), Ipv4Addr::LOCALHOST);
     let data: Vec<u8> = (0..300_000u32).map(|index| (index * 7) as u8).collect();
     let sending = cops::spawn({
         let (stream, data) = (stream.clone(), data.clone());
@@ -254,6 +254,29 @@ pub async fn hundreds_accept_on_one_listener() -> Outcome {
         handle.cancel();
     }
     calls_in_flight_return_to(in_flight).await
+}
+
+/// A listener for both versions of IP, and datagrams of six.
+pub async fn both_versions() -> Outcome {
+    let listener = must!(TcpListener::bind("[::]:0"));
+    let port = must!(listener.local_address()).port();
+    for (from, seen) in [("::1", "::1"), ("127.0.0.1", "::ffff:127.0.0.1")] {
+        let (from, seen): (IpAddr, IpAddr) = (must!(from.parse()), must!(seen.parse()));
+        let connecting = cops::spawn(TcpStream::connect((from, port)));
+        let (server, peer) = must!(must!(cops::timeout(LIMIT, listener.accept()).await));
+        let client = must!(must!(connecting.await));
+        check_eq!((peer.ip(), peer.port()), (seen, must!(client.local_address()).port()));
+        check_eq!(must!(client.peer_address()), SocketAddr::new(from, port));
+        check_eq!(client.write_all(&b"hello"[..]).await.0, Ok(()));
+        check_eq!(server.read(alloc::vec![0; 5]).await, (Ok(5), b"hello".to_vec()));
+    }
+    let (one, two) = (must!(UdpSocket::bind((Ipv6Addr::LOCALHOST, 0))), must!(UdpSocket::bind("[::1]:0")));
+    check_eq!(one.send_to(&b"six"[..], must!(two.local_address())).await.0, Ok(3));
+    check_eq!(two.receive_from(alloc::vec![0; 3]).await, (Ok((3, must!(one.local_address()))), b"six".to_vec()));
+    // A socket of four reaches no address of six.
+    let four = must!(UdpSocket::bind(ANY));
+    check_eq!(four.send_to(&b"no"[..], "[::1]:9").await.0, Err(Errno::EAFNOSUPPORT));
+    Ok(())
 }
 
 pub async fn datagrams() -> Outcome {

@@ -6,6 +6,7 @@
 //! own and gives it back.
 
 use abi_unix::SystemCall;
+use abi_unix::types::{LONGEST_ADDRESS, bytes_of_address};
 pub use runtime_macros::by_reference;
 
 use crate::buffer::{Buffer, BufferMut};
@@ -82,7 +83,7 @@ macro_rules! accept {
 }
 
 /// Connects: `connect!(descriptor, address)` or `connect!(descriptor, address, cid)` with an
-/// [`abi_unix::types::SocketAddress`].
+/// [`SocketAddr`](core::net::SocketAddr) or what becomes one.
 #[macro_export]
 macro_rules! connect {
     ($descriptor:expr, $address:expr) => {
@@ -147,10 +148,14 @@ pub fn accept(descriptor: i32) -> Operation<(), 3> {
 }
 
 /// Starts an asynchronous `connect`.
-pub fn connect(descriptor: i32, address: abi_unix::types::SocketAddress) -> Operation<alloc::boxed::Box<[u8; 16]>, 3> {
-    let bytes = alloc::boxed::Box::new(address.to_bytes());
+pub fn connect(
+    descriptor: i32,
+    address: impl Into<core::net::SocketAddr>,
+) -> Operation<alloc::boxed::Box<[u8; LONGEST_ADDRESS]>, 3> {
+    let (bytes, length) = bytes_of_address(address.into());
+    let bytes = alloc::boxed::Box::new(bytes);
     // SAFETY: the kernel reads the box only.
-    unsafe { Operation::new(SystemCall::Connect, [descriptor as usize, bytes.as_ptr() as usize, bytes.len()], bytes) }
+    unsafe { Operation::new(SystemCall::Connect, [descriptor as usize, bytes.as_ptr() as usize, length], bytes) }
 }
 
 /// Starts an asynchronous `sendto` without an address.

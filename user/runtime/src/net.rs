@@ -1,10 +1,11 @@
-//! TCP and UDP over IPv4, and local sockets.
+//! TCP and UDP over IPv4 and IPv6, and local sockets.
 
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use abi_unix::SystemCall;
 use abi_unix::types::{
-    SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_STREAM, SocketAddress, socket_option,
+    LONGEST_ADDRESS, SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_STREAM, address_of_bytes,
+    bytes_of_address, socket_option,
 };
 use alloc::boxed::Box;
 
@@ -23,74 +24,72 @@ pub const BACKLOG: u32 = 128;
 /// Memory for an address and its length, which the kernel reads or writes.
 #[repr(C)]
 struct AddressBuffer {
-    bytes: [u8; SocketAddress::SIZE],
+    bytes: [u8; LONGEST_ADDRESS],
     size: u32,
 }
 
 impl AddressBuffer {
     fn empty() -> Box<AddressBuffer> {
-        Box::new(AddressBuffer { bytes: [0; SocketAddress::SIZE], size: SocketAddress::SIZE as u32 })
+        Box::new(AddressBuffer { bytes: [0; LONGEST_ADDRESS], size: LONGEST_ADDRESS as u32 })
     }
 
-    fn of(address: SocketAddrV4) -> Box<AddressBuffer> {
-        Box::new(AddressBuffer { bytes: to_abi(address).to_bytes(), size: SocketAddress::SIZE as u32 })
+    fn of(address: SocketAddr) -> Box<AddressBuffer> {
+        let (bytes, size) = bytes_of_address(address);
+        Box::new(AddressBuffer { bytes, size: size as u32 })
     }
 
-    fn get(&self) -> SocketAddrV4 {
-        let address = SocketAddress::from_bytes(self.bytes).unwrap_or(SocketAddress { address: [0; 4], port: 0 });
-        from_abi(address)
+    /// Returns the address that the kernel has written.
+    fn get(&self) -> SocketAddr {
+        let unspecified = || SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into();
+        address_of_bytes(&self.bytes).unwrap_or_else(unspecified)
     }
 }
 
-fn to_abi(address: SocketAddrV4) -> SocketAddress {
-    SocketAddress { address: address.ip().octets(), port: address.port() }
-}
-
-fn from_abi(address: SocketAddress) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from(address.address), address.port)
-}
-
-/// An address for a socket: an address and a port in any form, also as text (`"0.0.0.0:80"`). There is no name
-/// resolution, and no IPv6.
+/// An address for a socket: an address of either version of IP and a port in any form, also as text (`"0.0.0.0:80"`,
+/// `"[::1]:80"`). There is no name resolution. A socket at an address of IPv6 that is unspecified (`"[::]:80"`) is for
+/// both versions; peers of IPv4 have mapped addresses there (`::ffff:10.0.2.2`).
 #[doc(alias("ToSocketAddrs", "ToSocketAddr"))]
 pub trait ToSocketAddress {
     /// Converts it.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a text that is no address with a port, `EAFNOSUPPORT` for an address of IPv6.
-    fn to_socket_address(&self) -> Result<SocketAddrV4>;
+    /// `EINVAL` for a text that is no address with a port.
+    fn to_socket_address(&self) -> Result<SocketAddr>;
 }
 
-impl ToSocketAddress for SocketAddrV4 {
-    fn to_socket_address(&self) -> Result<SocketAddrV4> {
+impl ToSocketAddress for SocketAddr {
+    fn to_socket_address(&self) -> Result<SocketAddr> {
         Ok(*self)
     }
 }
 
-impl ToSocketAddress for SocketAddr {
-    fn to_socket_address(&self) -> Result<SocketAddrV4> {
-        match self {
-            SocketAddr::V4(address) => Ok(*address),
-            SocketAddr::V6(_) => Err(Errno::EAFNOSUPPORT),
-        }
+impl ToSocketAddress for SocketAddrV4 {
+    fn to_socket_address(&self) -> Result<SocketAddr> {
+        Ok((*self).into())
     }
 }
 
-impl<A: Into<Ipv4Addr> + Copy> ToSocketAddress for (A, u16) {
-    fn to_socket_address(&self) -> Result<SocketAddrV4> {
-        Ok(SocketAddrV4::new(self.0.into(), self.1))
+impl ToSocketAddress for SocketAddrV6 {
+    fn to_socket_address(&self) -> Result<SocketAddr> {
+        Ok((*self).into())
+    }
+}
+
+impl<A: Into<IpAddr> + Copy> ToSocketAddress for (A, u16) {
+    fn to_socket_address(&self) -> Result<SocketAddr> {
+        Ok(SocketAddr::new(self.0.into(), self.1))
     }
 }
 
 impl ToSocketAddress for str {
-    fn to_socket_address(&self) -> Result<SocketAddrV4> {
-        self.parse::<SocketAddr>().map_err(|_| Errno::EINVAL)?.to_socket_address()
+    fn to_socket_address(&self) -> Result<SocketAddr> {
+        self.parse().map_err(|_| Errno::EINVAL)
     }
 }
 
 impl<A: ToSocketAddress + ?Sized> ToSocketAddress for &A {
-    fn to_socket_address(&self) -> Result<SocketAddrV4> {
+    fn to_socket_address(&self) -> Result<SocketAddr> {
         (**self).to_socket_address()
     }
 }
@@ -124,9 +123,9 @@ impl TcpListener {
     #[doc(alias = "listen")]
     pub fn bind_with_backlog(address: impl ToSocketAddress, backlog: u32) -> Result<TcpListener> {
         let address = address.to_socket_address()?;
-        let descriptor = unix::network::socket(SOCK_STREAM | SOCK_CLOEXEC)?;
+        let descriptor = unix::network::socket_for(address, SOCK_STREAM | SOCK_CLOEXEC)?;
         unix::network::set_option(descriptor.raw(), socket_option::SOL_SOCKET, socket_option::SO_REUSEADDR, 1)?;
-        unix::network::bind(descriptor.raw(), to_abi(address))?;
+        unix::network::bind(descriptor.raw(), address)?;
         unix::network::listen(descriptor.raw(), backlog)?;
         Ok(TcpListener { descriptor })
     }
@@ -140,7 +139,7 @@ impl TcpListener {
     /// # Cancellation
     ///
     /// Weak. A connection that had been accepted by then is closed; others stay for the next call.
-    pub async fn accept(&self) -> Result<(TcpStream, SocketAddrV4)> {
+    pub async fn accept(&self) -> Result<(TcpStream, SocketAddr)> {
         let mut place = AddressBuffer::empty();
         let arguments = [
             self.descriptor.raw() as usize,
@@ -161,8 +160,8 @@ impl TcpListener {
     ///
     /// None while it is open.
     #[doc(alias("local_addr", "getsockname"))]
-    pub fn local_address(&self) -> Result<SocketAddrV4> {
-        unix::network::local_address(self.descriptor.raw()).map(from_abi)
+    pub fn local_address(&self) -> Result<SocketAddr> {
+        unix::network::local_address(self.descriptor.raw())
     }
 }
 
@@ -208,9 +207,9 @@ impl TcpStream {
     /// Weak. The connection is given up.
     pub async fn connect(address: impl ToSocketAddress) -> Result<TcpStream> {
         let address = address.to_socket_address()?;
-        let descriptor = unix::network::socket(SOCK_STREAM | SOCK_CLOEXEC)?;
+        let descriptor = unix::network::socket_for(address, SOCK_STREAM | SOCK_CLOEXEC)?;
         let place = AddressBuffer::of(address);
-        let arguments = [descriptor.raw() as usize, place.bytes.as_ptr() as usize, SocketAddress::SIZE];
+        let arguments = [descriptor.raw() as usize, place.bytes.as_ptr() as usize, place.size as usize];
         // SAFETY: the kernel reads the box only.
         let (result, _) = unsafe { Operation::new(SystemCall::Connect, arguments, place) }.await;
         result.map(|_| TcpStream { descriptor })
@@ -246,8 +245,8 @@ impl TcpStream {
     ///
     /// None while it is open.
     #[doc(alias("local_addr", "getsockname"))]
-    pub fn local_address(&self) -> Result<SocketAddrV4> {
-        unix::network::local_address(self.descriptor.raw()).map(from_abi)
+    pub fn local_address(&self) -> Result<SocketAddr> {
+        unix::network::local_address(self.descriptor.raw())
     }
 
     /// Returns the address of the other end.
@@ -256,8 +255,8 @@ impl TcpStream {
     ///
     /// `ENOTCONN`.
     #[doc(alias("peer_addr", "getpeername"))]
-    pub fn peer_address(&self) -> Result<SocketAddrV4> {
-        unix::network::peer_address(self.descriptor.raw()).map(from_abi)
+    pub fn peer_address(&self) -> Result<SocketAddr> {
+        unix::network::peer_address(self.descriptor.raw())
     }
 }
 
@@ -275,8 +274,8 @@ impl UdpSocket {
     /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EMFILE`, `ENOMEM`, and those of [`ToSocketAddress`].
     pub fn bind(address: impl ToSocketAddress) -> Result<UdpSocket> {
         let address = address.to_socket_address()?;
-        let descriptor = unix::network::socket(SOCK_DGRAM | SOCK_CLOEXEC)?;
-        unix::network::bind(descriptor.raw(), to_abi(address))?;
+        let descriptor = unix::network::socket_for(address, SOCK_DGRAM | SOCK_CLOEXEC)?;
+        unix::network::bind(descriptor.raw(), address)?;
         Ok(UdpSocket { descriptor })
     }
 
@@ -301,7 +300,7 @@ impl UdpSocket {
             buffer.length(),
             0,
             place.bytes.as_ptr() as usize,
-            SocketAddress::SIZE,
+            place.size as usize,
         ];
         // SAFETY: the kernel reads the buffer and the box only.
         let (result, (buffer, _)) = unsafe { Operation::new(SystemCall::SendTo, arguments, (buffer, place)) }.await;
@@ -318,7 +317,7 @@ impl UdpSocket {
     ///
     /// Weak. A datagram that had been received by then is lost.
     #[doc(alias = "recv_from")]
-    pub async fn receive_from<B: BufferMut>(&self, mut buffer: B) -> (Result<(usize, SocketAddrV4)>, B) {
+    pub async fn receive_from<B: BufferMut>(&self, mut buffer: B) -> (Result<(usize, SocketAddr)>, B) {
         let mut place = AddressBuffer::empty();
         let arguments = [
             self.descriptor.raw() as usize,
@@ -340,35 +339,50 @@ impl UdpSocket {
     ///
     /// None while it is open.
     #[doc(alias("local_addr", "getsockname"))]
-    pub fn local_address(&self) -> Result<SocketAddrV4> {
-        unix::network::local_address(self.descriptor.raw()).map(from_abi)
+    pub fn local_address(&self) -> Result<SocketAddr> {
+        unix::network::local_address(self.descriptor.raw())
     }
 }
 
-/// Parses `a.b.c.d:port`, the form used by the commands of the demo programs.
+/// Parses an address with a port, the form used by the commands of the demo programs: `a.b.c.d:port`, `[a:b::c]:port`.
 ///
 /// # Errors
 ///
 /// `EINVAL`.
-pub fn parse_address(text: &str) -> Result<SocketAddrV4> {
-    text.parse().map_err(|_| Errno::EINVAL)
+pub fn parse_address(text: &str) -> Result<SocketAddr> {
+    text.to_socket_address()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::Ipv6Addr;
 
     #[test]
     fn addresses_are_taken_in_every_form() {
-        let expected = Ok(SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 15), 80));
-        assert_eq!(expected.and_then(|address| address.to_socket_address()), expected);
-        assert_eq!(expected.and_then(|address| SocketAddr::V4(address).to_socket_address()), expected);
+        let four = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 15), 80);
+        let expected = Ok(SocketAddr::V4(four));
+        assert_eq!(four.to_socket_address(), expected);
+        assert_eq!(SocketAddr::V4(four).to_socket_address(), expected);
         assert_eq!("10.0.2.15:80".to_socket_address(), expected);
         assert_eq!((Ipv4Addr::new(10, 0, 2, 15), 80).to_socket_address(), expected);
         assert_eq!(([10, 0, 2, 15], 80).to_socket_address(), expected);
-        for wrong in ["", "10.0.2.15", "10.0.2.15:65536", "localhost:80", ":80"] {
+        let six = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 80, 0, 0);
+        assert_eq!(six.to_socket_address(), Ok(six.into()));
+        assert_eq!("[::1]:80".to_socket_address(), Ok(six.into()));
+        assert_eq!((Ipv6Addr::LOCALHOST, 80).to_socket_address(), Ok(six.into()));
+        assert_eq!(([0u16, 0, 0, 0, 0, 0, 0, 1], 80).to_socket_address(), Ok(six.into()));
+        for wrong in ["", "10.0.2.15", "10.0.2.15:65536", "localhost:80", ":80", "::1:80", "[::1]"] {
             assert_eq!(wrong.to_socket_address(), Err(Errno::EINVAL), "{wrong}");
         }
-        assert_eq!("[::1]:80".to_socket_address(), Err(Errno::EAFNOSUPPORT));
+    }
+
+    #[test]
+    fn addresses_of_both_versions_have_room() {
+        for text in ["10.0.2.15:80", "[fe80::1%3]:65535", "[::]:0"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(AddressBuffer::of(address).get(), address);
+        }
+        assert_eq!(AddressBuffer::empty().get().port(), 0);
     }
 }

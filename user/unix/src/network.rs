@@ -1,6 +1,11 @@
 //! Sockets.
 
-use abi_unix::types::{AF_INET, AF_UNIX, LONGEST_LOCAL_NAME, MessageHeader, SocketAddress, message, socket_option};
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use abi_unix::types::{
+    AF_INET, AF_INET6, AF_UNIX, LONGEST_ADDRESS, LONGEST_LOCAL_NAME, MessageHeader, address_of_bytes, bytes_of_address,
+    message, socket_option,
+};
 
 use crate::{Descriptor, Errno, Result, call};
 
@@ -12,6 +17,18 @@ use crate::{Descriptor, Errno, Result, call};
 pub fn socket(kind: u32) -> Result<Descriptor> {
     // SAFETY: the call has no pointers.
     unsafe { call!(Socket, AF_INET, kind, 0) }.map(Descriptor::from_result)
+}
+
+/// Creates a socket for addresses of this one's version of IP. One of IPv6 is for both versions, unless it has the
+/// option `IPV6_V6ONLY`.
+///
+/// # Errors
+///
+/// As [`socket`].
+pub fn socket_for(address: SocketAddr, kind: u32) -> Result<Descriptor> {
+    let family = if address.is_ipv4() { AF_INET } else { AF_INET6 };
+    // SAFETY: the call has no pointers.
+    unsafe { call!(Socket, family, kind, 0) }.map(Descriptor::from_result)
 }
 
 /// The address of a local socket, as it lies in memory (`struct sockaddr_un`).
@@ -214,10 +231,10 @@ pub fn receive_files(
 /// # Errors
 ///
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EINVAL` if it has one.
-pub fn bind(descriptor: i32, address: SocketAddress) -> Result<()> {
-    let bytes = address.to_bytes();
+pub fn bind(descriptor: i32, address: impl Into<SocketAddr>) -> Result<()> {
+    let (bytes, length) = bytes_of_address(address.into());
     // SAFETY: the address lives through the call.
-    unsafe { call!(Bind, descriptor, bytes.as_ptr(), bytes.len()) }.map(drop)
+    unsafe { call!(Bind, descriptor, bytes.as_ptr(), length) }.map(drop)
 }
 
 /// Makes a socket accept connections; `backlog` is the number that may wait for that.
@@ -235,9 +252,9 @@ pub fn listen(descriptor: i32, backlog: u32) -> Result<()> {
 /// # Errors
 ///
 /// `EMFILE`, `ENOMEM`, `ECONNABORTED`, `EINVAL` if the socket does not listen, `EAGAIN` if it must not wait.
-pub fn accept(descriptor: i32) -> Result<(Descriptor, SocketAddress)> {
+pub fn accept(descriptor: i32) -> Result<(Descriptor, SocketAddr)> {
     let (result, address) = with_address(|address, size| {
-        // SAFETY: the kernel writes at most 16 bytes of address and its length to exclusively borrowed memory.
+        // SAFETY: the kernel writes at most 28 bytes of address and its length to exclusively borrowed memory.
         unsafe { call!(Accept, descriptor, address, size) }
     });
     Ok((Descriptor::from_result(result?), address?))
@@ -248,10 +265,10 @@ pub fn accept(descriptor: i32) -> Result<(Descriptor, SocketAddress)> {
 /// # Errors
 ///
 /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EISCONN`, `EADDRINUSE`.
-pub fn connect(descriptor: i32, address: SocketAddress) -> Result<()> {
-    let bytes = address.to_bytes();
+pub fn connect(descriptor: i32, address: impl Into<SocketAddr>) -> Result<()> {
+    let (bytes, length) = bytes_of_address(address.into());
     // SAFETY: the address lives through the call.
-    unsafe { call!(Connect, descriptor, bytes.as_ptr(), bytes.len()) }.map(drop)
+    unsafe { call!(Connect, descriptor, bytes.as_ptr(), length) }.map(drop)
 }
 
 /// Sends a message, to `address` or to the connected peer.
@@ -260,9 +277,9 @@ pub fn connect(descriptor: i32, address: SocketAddress) -> Result<()> {
 ///
 /// `EMSGSIZE`, `EDESTADDRREQ`, `ENOTCONN`, `EPIPE`, `ECONNREFUSED`, `EAGAIN` if it must not wait.
 #[doc(alias("sendto", "send"))]
-pub fn send_to(descriptor: i32, buffer: &[u8], flags: u32, address: Option<SocketAddress>) -> Result<usize> {
-    let bytes = address.map(SocketAddress::to_bytes);
-    let (pointer, length) = bytes.as_ref().map_or((core::ptr::null(), 0), |bytes| (bytes.as_ptr(), bytes.len()));
+pub fn send_to(descriptor: i32, buffer: &[u8], flags: u32, address: Option<SocketAddr>) -> Result<usize> {
+    let bytes = address.map(bytes_of_address);
+    let (pointer, length) = bytes.as_ref().map_or((core::ptr::null(), 0), |(bytes, length)| (bytes.as_ptr(), *length));
     // SAFETY: buffer and address live through the call.
     unsafe { call!(SendTo, descriptor, buffer.as_ptr(), buffer.len(), flags, pointer, length) }
 }
@@ -273,13 +290,13 @@ pub fn send_to(descriptor: i32, buffer: &[u8], flags: u32, address: Option<Socke
 ///
 /// `ENOTCONN`, `ECONNRESET`, `ECONNREFUSED`, `EAGAIN` if it must not wait.
 #[doc(alias("recvfrom", "recv"))]
-pub fn receive_from(descriptor: i32, buffer: &mut [u8], flags: u32) -> Result<(usize, SocketAddress)> {
+pub fn receive_from(descriptor: i32, buffer: &mut [u8], flags: u32) -> Result<(usize, SocketAddr)> {
     let (result, address) = with_address(|address, size| {
-        // SAFETY: the kernel writes at most `len` bytes, 16 bytes of address and its length to exclusively borrowed
+        // SAFETY: the kernel writes at most `len` bytes, 28 bytes of address and its length to exclusively borrowed
         // memory.
         unsafe { call!(ReceiveFrom, descriptor, buffer.as_mut_ptr(), buffer.len(), flags, address, size) }
     });
-    Ok((result?, address.unwrap_or(SocketAddress { address: [0; 4], port: 0 })))
+    Ok((result?, address.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into())))
 }
 
 /// Returns the local address of a socket.
@@ -288,7 +305,7 @@ pub fn receive_from(descriptor: i32, buffer: &mut [u8], flags: u32) -> Result<(u
 ///
 /// `EBADF`, `ENOTSOCK`.
 #[doc(alias = "getsockname")]
-pub fn local_address(descriptor: i32) -> Result<SocketAddress> {
+pub fn local_address(descriptor: i32) -> Result<SocketAddr> {
     let (result, address) = with_address(|address, size| {
         // SAFETY: as in `accept`.
         unsafe { call!(GetSocketName, descriptor, address, size) }
@@ -302,7 +319,7 @@ pub fn local_address(descriptor: i32) -> Result<SocketAddress> {
 ///
 /// `EBADF`, `ENOTSOCK`, `ENOTCONN`.
 #[doc(alias = "getpeername")]
-pub fn peer_address(descriptor: i32) -> Result<SocketAddress> {
+pub fn peer_address(descriptor: i32) -> Result<SocketAddr> {
     let (result, address) = with_address(|address, size| {
         // SAFETY: as in `accept`.
         unsafe { call!(GetPeerName, descriptor, address, size) }
@@ -344,9 +361,9 @@ pub fn option(descriptor: i32, level: u32, option: u32) -> Result<i32> {
 }
 
 /// Runs a call that writes an address, and returns the address. Not a system call of its own.
-fn with_address(call: impl FnOnce(*mut u8, *mut u32) -> Result<usize>) -> (Result<usize>, Result<SocketAddress>) {
-    let mut bytes = [0u8; SocketAddress::SIZE];
+fn with_address(call: impl FnOnce(*mut u8, *mut u32) -> Result<usize>) -> (Result<usize>, Result<SocketAddr>) {
+    let mut bytes = [0u8; LONGEST_ADDRESS];
     let mut size = bytes.len() as u32;
     let result = call(bytes.as_mut_ptr(), &raw mut size);
-    (result, SocketAddress::from_bytes(bytes).ok_or(Errno::EAFNOSUPPORT))
+    (result, address_of_bytes(&bytes).ok_or(Errno::EAFNOSUPPORT))
 }

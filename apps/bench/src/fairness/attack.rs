@@ -11,14 +11,16 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::CStr;
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use abi_queue::{CompletionHeader, Request, RequestHeader, completion, request};
 use abi_unix::authority::{Capability, CapabilitySet, version};
 use abi_unix::call::{Argument, Origin, Waiting};
 use abi_unix::types::{
-    self, AT_FDCWD, AT_REMOVEDIR, MessageHeader, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress, TimeSpec, advice,
-    control, epoll, futex, limit, mapping, message, open, protection, scheduling, socket_option, terminal, wait_kind,
+    self, AT_FDCWD, AT_REMOVEDIR, LONGEST_ADDRESS, MessageHeader, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress,
+    TimeSpec, advice, control, epoll, futex, limit, mapping, message, open, protection, scheduling, socket_option,
+    terminal, wait_kind,
 };
 use abi_unix::{Errno, WILL_BE_POSTED, errno, trace};
 use cops::Priority;
@@ -186,9 +188,9 @@ struct Attack {
     pipe: (Descriptor, Descriptor),
     full_pipe: (Descriptor, Descriptor),
     datagrams: Descriptor,
-    own_address: [u8; SocketAddress::SIZE],
+    own_address: [u8; LONGEST_ADDRESS],
     listener: Descriptor,
-    listener_address: SocketAddress,
+    listener_address: SocketAddr,
     connection: (Descriptor, Descriptor),
     /// Local sockets.
     local: (Descriptor, Descriptor),
@@ -199,7 +201,7 @@ struct Attack {
     stacks: usize,
     end: usize,
     /// The listener's address, and one with any port.
-    address: [u8; SocketAddress::SIZE],
+    address: [u8; LONGEST_ADDRESS],
     any: [u8; SocketAddress::SIZE],
     soon: TimeSpec,
     now: TimeSpec,
@@ -252,7 +254,7 @@ fn own_terminal() -> Result<(Descriptor, Descriptor)> {
     Ok((master, slave))
 }
 
-fn connect(address: SocketAddress) -> Result<Descriptor> {
+fn connect(address: SocketAddr) -> Result<Descriptor> {
     let client = network::socket(SOCK_STREAM)?;
     network::connect(client.raw(), address)?;
     Ok(client)
@@ -268,7 +270,7 @@ impl Attack {
         raw(SystemCall::SymbolicLink, [at(path.as_c_str()), HERE, at(link.as_c_str()), 0, 0, 0])?;
         let datagrams = network::socket(SOCK_DGRAM)?;
         network::bind(datagrams.raw(), ANY)?;
-        let own_address = network::local_address(datagrams.raw())?.to_bytes();
+        let own_address = types::bytes_of_address(network::local_address(datagrams.raw())?).0;
         let listener = network::socket(SOCK_STREAM)?;
         network::bind(listener.raw(), ANY)?;
         network::listen(listener.raw(), 64)?;
@@ -305,7 +307,7 @@ impl Attack {
             area: system::memory::map(MAPPING)? as usize,
             stacks: system::memory::map(STACKS * STACK)? as usize,
             end: raw(SystemCall::Break, [0; 6])?,
-            address: listener_address.to_bytes(),
+            address: types::bytes_of_address(listener_address).0,
             any: ANY.to_bytes(),
             soon: TimeSpec::from_ns(1000),
             now: TimeSpec::from_ns(0),
