@@ -114,7 +114,12 @@ pub enum Command {
     Linux(Linux),
     /// Run a program and show live the activity of harts and processes.
     Top(Watch),
-    /// Run a program and write a scheduling trace for Perfetto's viewer.
+    /// Run a program and write a trace for Perfetto's viewer.
+    ///
+    /// The trace has the activity of each hart, worker and coroutine, with an arrow from each wake to the poll that it
+    /// causes; priorities and numbers of ready coroutines; and the names, spans, marks and counters of the program
+    /// (`cops::spawn_named`, `cops::trace`, the crate `tracing`). It ends with the program, after `--limit` seconds, or
+    /// at 512 MiB of records. Open the file at https://ui.perfetto.dev.
     Trace(Trace),
     /// Run a program and draw a flame graph of it and of the kernel, by instructions.
     Profile(Profile),
@@ -548,10 +553,11 @@ pub struct Trace {
     /// The program to trace.
     #[command(flatten)]
     pub watch: Watch,
-    /// File for the trace; the default is cops/trace.json in the target directory.
+    /// File for the trace; the default is cops/trace.pftrace in the target directory.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Number of records that the kernel keeps for each hart until they are fetched.
+    /// Number of records that the kernel keeps for each hart until they are fetched. Those that do not fit are counted,
+    /// and the hart's row shows where they are missing.
     #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=1 << 18))]
     pub records: u32,
 }

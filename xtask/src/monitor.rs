@@ -5,14 +5,16 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use abi_unix::trace::{
-    HART_WORDS, HartSnapshot, PROCESS_WORDS, ProcessSnapshot, ProgramName, SNAPSHOT_HEAD_WORDS, SNAPSHOT_MAGIC,
+    HART_WORDS, HartSnapshot, PROCESS_WORDS, ProcessSnapshot, ProgramName, Record, SNAPSHOT_HEAD_WORDS, SNAPSHOT_MAGIC,
     STREAM_MAGIC,
 };
 use anyhow::{Context as _, Result, bail};
 
+use crate::board::Configuration;
 use crate::cli;
 use crate::context::{Context as Tools, command_line};
 use crate::guest::{self, Echo, Forward, Guest};
@@ -37,22 +39,69 @@ struct Watched {
 
 fn start(tools: &Tools, watch: &cli::Watch, what: &str, kernel_words: &str) -> Result<Watched> {
     let (toolchain, products, name) = own::prepare(tools, watch.program.trim_start_matches("/bin/"), &[])?;
-    let mut arguments = vec![what.to_string(), name];
-    arguments.extend(watch.arguments.iter().cloned());
-    let command_line = kernel_words.to_string() + &watch.boot.scheduling.words() + &command_line(MONITOR, &arguments)?;
+    let words = kernel_words.to_string() + &watch.boot.scheduling.words();
+    let command_line = words + &monitoring(what, &name, &watch.arguments)?;
     let mut configuration = tools.configuration(&products, &watch.boot.machine, command_line);
-    let port = guest::free_port()?;
     watch.boot.connect(&mut configuration)?;
-    configuration.forwards.push(Forward { host: port, guest: PORT });
-    let log = tools.log(what);
-    let mut guest = Guest::start(&toolchain.qemu, &tools.board, &configuration, &log, Echo::LogOnly)?;
-    guest.wait_for("the monitor to listen", BOOT, |line| line.contains("monitor: listening").then_some(()))?;
-    let stream = TcpStream::connect(guest::address(port)).context("the monitor in the machine does not answer")?;
-    stream.set_read_timeout(Some(LOOK))?;
-    Ok(Watched { guest, stream })
+    Watched::start(tools, &toolchain.qemu, configuration, &tools.log(what))
+}
+
+/// Returns the kernel's command line for a program and its monitor.
+fn monitoring(what: &str, program: &str, arguments: &[String]) -> Result<String> {
+    let mut words = vec![what.to_string(), program.to_string()];
+    words.extend_from_slice(arguments);
+    command_line(MONITOR, &words)
+}
+
+/// Returns the kernel's command line for a program that is traced, with so many records for each hart.
+///
+/// # Errors
+///
+/// An argument cannot be passed.
+pub fn tracing(records: u32, program: &str, arguments: &[String]) -> Result<String> {
+    Ok(format!("trace={records} {}", monitoring("trace", program, arguments)?))
+}
+
+/// Boots a machine with such a command line, and returns the records of the trace and the ticks of a second.
+///
+/// # Errors
+///
+/// The machine cannot be started, fails, or sends something else.
+pub fn records(tools: &Tools, qemu: &Path, configuration: Configuration, log: &Path) -> Result<(Vec<Record>, u64)> {
+    Watched::start(tools, qemu, configuration, log)?.records(None)
 }
 
 impl Watched {
+    fn start(tools: &Tools, qemu: &Path, mut configuration: Configuration, log: &Path) -> Result<Watched> {
+        let port = guest::free_port()?;
+        configuration.forwards.push(Forward { host: port, guest: PORT });
+        let mut guest = Guest::start(qemu, &tools.board, &configuration, log, Echo::LogOnly)?;
+        guest.wait_for("the monitor to listen", BOOT, |line| line.contains("monitor: listening").then_some(()))?;
+        let stream = TcpStream::connect(guest::address(port)).context("the monitor in the machine does not answer")?;
+        stream.set_read_timeout(Some(LOOK))?;
+        Ok(Watched { guest, stream })
+    }
+
+    /// Reads the records of a trace until the program or the time has ended, ends the machine, and returns them with
+    /// the ticks of a second.
+    fn records(mut self, limit: Option<u64>) -> Result<(Vec<Record>, u64)> {
+        let deadline = limit.map(|limit| Instant::now() + Duration::from_secs(limit));
+        let mut bytes = Vec::new();
+        let mut buffer = vec![0; 1 << 16];
+        while bytes.len() < MOST_BYTES && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+            match self.read(&mut buffer)? {
+                Some(length) => bytes.extend_from_slice(&buffer[..length]),
+                None => break,
+            }
+        }
+        self.guest.end();
+        let head = words(&bytes[..bytes.len().min(32)]);
+        let [STREAM_MAGIC, ticks_per_second, _, _] = head[..] else {
+            bail!("the data from the machine is no trace; its serial log is {}", self.guest.log().display());
+        };
+        Ok((perfetto::parse(&bytes[32..]), ticks_per_second))
+    }
+
     /// Reads the available bytes, up to the buffer's length; `None` at the end of the stream, 0 if nothing came for a
     /// while.
     fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
@@ -83,24 +132,10 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 ///
 /// The machine cannot be built or started, or fails; the file cannot be written.
 pub fn trace(tools: &Tools, arguments: &cli::Trace) -> Result<()> {
-    let file = arguments.output.clone().unwrap_or_else(|| tools.workspace.products().join("trace.json"));
+    let file = arguments.output.clone().unwrap_or_else(|| tools.workspace.products().join("trace.pftrace"));
     let records = format!("trace={} ", arguments.records);
-    let mut watched = start(tools, &arguments.watch, "trace", &records)?;
-    let deadline = arguments.watch.limit.map(|limit| Instant::now() + Duration::from_secs(limit));
-    let mut bytes = Vec::new();
-    let mut buffer = vec![0; 1 << 16];
-    while bytes.len() < MOST_BYTES && deadline.is_none_or(|deadline| Instant::now() < deadline) {
-        match watched.read(&mut buffer)? {
-            Some(length) => bytes.extend_from_slice(&buffer[..length]),
-            None => break,
-        }
-    }
-    watched.guest.end();
-    let head = words(&bytes[..bytes.len().min(32)]);
-    let [STREAM_MAGIC, ticks_per_second, ..] = head[..] else {
-        bail!("the data from the machine is no trace; its serial log is {}", watched.guest.log().display());
-    };
-    let records = perfetto::parse(&bytes[32..]);
+    let watched = start(tools, &arguments.watch, "trace", &records)?;
+    let (records, ticks_per_second) = watched.records(arguments.watch.limit)?;
     let out = File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
     let summary = perfetto::convert(&records, ticks_per_second, BufWriter::new(out))
         .with_context(|| format!("cannot write {}", file.display()))?;
@@ -110,6 +145,13 @@ pub fn trace(tools: &Tools, arguments: &cli::Trace) -> Result<()> {
             "{} more did not fit into the kernel's buffers; try --records {}",
             summary.lost,
             arguments.records * 2
+        );
+    }
+    if summary.without_track > 0 {
+        println!(
+            "{} coroutines behind the first {} have no rows for their states",
+            summary.without_track,
+            perfetto::MOST_COROUTINES
         );
     }
     println!("{}\nOpen it at https://ui.perfetto.dev", file.display());

@@ -43,7 +43,9 @@ use crate::interrupt;
 use crate::lanes::{self, Job, Load, Show};
 use crate::linux::{self, DebianKernel, Servers};
 use crate::linux_target;
+use crate::monitor;
 use crate::own::{self, Chosen};
+use crate::perfetto;
 use crate::profile::Sampler;
 use crate::programs::LinuxMachine;
 use crate::serial::{TestLine, test_line};
@@ -654,6 +656,7 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
                 short.extend(is_there.then(|| on_all_harts.part(name, Boots::efi_of_edk2)));
             }
             "profile" => short.push(on_one_hart.part(name, Boots::profile)),
+            "trace" => short.push(on_all_harts.part(name, Boots::trace)),
             "faults" => short.extend(kernels.iter().map(|(name, kernel)| {
                 let kernel = kernel.clone();
                 let faults = move |boots: &Boots<'_>, log: &Path, show: Show| boots.faults(log, &kernel, show);
@@ -992,7 +995,7 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 18] = [
+const PARTS: [&str; 19] = [
     FAILING_ALLOCATIONS,
     "power cut",
     POWER_CUTS_OF_A_VOLUME,
@@ -1009,6 +1012,7 @@ const PARTS: [&str; 18] = [
     "EFI of U-Boot",
     "EFI of EDK2",
     "profile",
+    "trace",
     "faults",
     "soak",
 ];
@@ -1151,6 +1155,22 @@ const DEATHS: [(&str, &[&str]); 4] = [
     ("overflow-stack", &["tests::acts::overflow", "tests::acts::overflow"]),
     ("execute-data", &["apps/tests/src/acts.rs"]),
 ];
+
+/// Beginnings of names in the trace of the act `traced` of the suite: those that it gives, the place of a spawn, the
+/// program's own, and that of its worker in the kernel.
+const TRACED: [&str; 8] = [
+    "traced consumer",
+    "traced span",
+    "traced mark",
+    "traced sum",
+    "apps/tests/src/acts.rs:",
+    "main",
+    "tests [",
+    "worker 0 of tests",
+];
+
+/// Number of records that the kernel keeps for each hart then.
+const TRACED_RECORDS: u32 = 1 << 16;
 
 /// Outcome of cuts of the power, until the first after which something was not as it has to be.
 #[derive(Default)]
@@ -1673,6 +1693,29 @@ impl Boots<'_> {
             bail!("no sample has {}", functions.join(" and then "));
         }
         show("samples of kernel, program and scheduler have their functions");
+        Ok((Tally::PASSED, Vec::new()))
+    }
+
+    /// Traces a program that leaves names, spans, marks and counters, and looks for them in the file.
+    fn trace(&self, log: &Path, show: Show) -> Found {
+        let line = monitor::tracing(TRACED_RECORDS, PROGRAM, &["--act", "traced"].map(String::from))?;
+        let configuration = self.context.configuration(&self.products, &self.machine, line);
+        let (records, ticks) = monitor::records(self.context, &self.toolchain.qemu, configuration, log)?;
+        let mut file = Vec::new();
+        let summary = perfetto::convert(&records, ticks, &mut file)?;
+        let contents = perfetto::Contents::of(&file)?;
+        for name in TRACED {
+            if !contents.names.iter().any(|found| found.starts_with(name)) {
+                bail!("{} records have no `{name}`", summary.records);
+            }
+        }
+        if !contents.values.contains(&6) {
+            bail!("the counter has not reached 6");
+        }
+        if !contents.arrows.iter().any(|(from, to)| from == "wake traced consumer" && to == "traced consumer") {
+            bail!("no arrow leads from a wake to the poll: {:?}", contents.arrows);
+        }
+        show("the trace of a program has its names, spans, counters and wakes");
         Ok((Tally::PASSED, Vec::new()))
     }
 

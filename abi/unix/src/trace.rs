@@ -46,13 +46,13 @@ kinds! {
     Trap = 3;
     /// The kernel has delivered a user interrupt to the worker.
     UserInterrupt = 4;
-    /// A kernel coroutine is polled; `a`: its cid.
+    /// A kernel coroutine is polled; `a`: its cid, `b`: its priority.
     KernelPollBegins = 5;
     /// The poll is over; `a`: its cid, `b`: the answer.
     KernelPollEnds = 6;
     /// A kernel coroutine is woken; `a`: its cid.
     KernelWake = 7;
-    /// A coroutine of a process is polled; `a`: its cid. Written by the process.
+    /// A coroutine of a process is polled; `a`: its cid, `b`: its priority. Written by the process.
     PollBegins = 8;
     /// The poll is over; `a`: its cid, `b`: the answer. Written by the process.
     PollEnds = 9;
@@ -62,12 +62,79 @@ kinds! {
     Program = 11;
     /// Records of this hart were lost before this one; `a`: their number.
     Lost = 12;
+    /// Up to eight bytes of a text of the process, which other records name by its number: see [`TextPart`]. Written by
+    /// the process.
+    Text = 13;
+    /// A coroutine of a process was made; `a`: its cid, `b`: the text of the place. Written by the process.
+    Spawned = 14;
+    /// A coroutine of a process has a name; `a`: its cid, `b`: the text. Written by the process.
+    Named = 15;
+    /// A span begins; `a`: the cid of its coroutine, or 0 for a thread; `b`: the text of its name, and that of its
+    /// fields in the upper half. Written by the process.
+    SpanBegins = 16;
+    /// The innermost span of this name ends; arguments as above. Written by the process.
+    SpanEnds = 17;
+    /// A point in time with a name; arguments as above. Written by the process.
+    Mark = 18;
+    /// A counter has a value; `a`: the text of its name, `b`: the value, signed. Written by the process.
+    Counter = 19;
 }
 
 impl Kind {
     /// Whether processes write such records, rather than the kernel.
     pub const fn is_of_processes(self) -> bool {
-        matches!(self, Kind::PollBegins | Kind::PollEnds | Kind::Wake)
+        matches!(self, Kind::PollBegins | Kind::PollEnds | Kind::Wake) || self as u8 >= Kind::Text as u8
+    }
+}
+
+/// Most bytes of a text of a process; longer ones are cut.
+pub const MOST_TEXT_BYTES: usize = 128;
+/// Number of the text that is none.
+pub const NO_TEXT: u32 = 0;
+/// Bytes of a text in one record.
+const PART_BYTES: usize = 8;
+
+/// Up to eight bytes of a text, as a record of [`Kind::Text`] has them.
+///
+/// A program has its own numbers. A text of which a part is lost is known by its length; a number that is used again
+/// is another text from then on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextPart {
+    /// Number of the text.
+    pub number: u32,
+    /// Place of the first byte in the text.
+    pub offset: u16,
+    /// Bytes of the whole text.
+    pub length: u16,
+    /// The bytes; those behind the text's end are 0.
+    pub bytes: [u8; PART_BYTES],
+}
+
+impl TextPart {
+    /// Returns the parts of a text, of which no byte behind the first [`MOST_TEXT_BYTES`] is taken.
+    pub fn of(number: u32, text: &[u8]) -> impl Iterator<Item = TextPart> {
+        let text = &text[..text.len().min(MOST_TEXT_BYTES)];
+        text.chunks(PART_BYTES).enumerate().map(move |(index, part)| {
+            let mut bytes = [0; PART_BYTES];
+            bytes[..part.len()].copy_from_slice(part);
+            TextPart { number, offset: (index * PART_BYTES) as u16, length: text.len() as u16, bytes }
+        })
+    }
+
+    /// Returns the arguments of its record.
+    pub const fn to_arguments(self) -> [u64; 2] {
+        let head = self.number as u64 | (self.offset as u64) << 32 | (self.length as u64) << 48;
+        [head, u64::from_le_bytes(self.bytes)]
+    }
+
+    /// Takes the arguments of a record apart; `None` if they are no part of a text.
+    pub const fn from_arguments([head, bytes]: [u64; 2]) -> Option<TextPart> {
+        let (number, offset, length) = (head as u32, (head >> 32) as u16, (head >> 48) as u16);
+        let is_part = length as usize <= MOST_TEXT_BYTES && offset < length && offset.is_multiple_of(PART_BYTES as u16);
+        match is_part {
+            true => Some(TextPart { number, offset, length, bytes: bytes.to_le_bytes() }),
+            false => None,
+        }
     }
 }
 
@@ -415,6 +482,27 @@ mod tests {
         }
         assert_eq!(Record::from_words([0; 4]), None);
         assert_eq!(Record::from_words([0, 0xff, 0, 0]), None);
+    }
+
+    #[test]
+    fn texts_are_what_their_parts_were_made_of() {
+        for length in [0, 1, 7, 8, 9, MOST_TEXT_BYTES - 1, MOST_TEXT_BYTES, MOST_TEXT_BYTES + 1] {
+            let text: [u8; MOST_TEXT_BYTES + 1] = core::array::from_fn(|index| index as u8 + 1);
+            let (text, mut found) = (&text[..length], [0; MOST_TEXT_BYTES]);
+            let length = length.min(MOST_TEXT_BYTES);
+            for part in TextPart::of(7, text) {
+                assert_eq!(TextPart::from_arguments(part.to_arguments()), Some(part));
+                assert_eq!((part.number, part.length as usize), (7, length));
+                for (place, byte) in found[part.offset.into()..].iter_mut().zip(part.bytes) {
+                    *place = byte;
+                }
+            }
+            assert_eq!(found[..length], text[..length]);
+        }
+        let head = |offset: u64, length: u64| 7 | offset << 32 | length << 48;
+        for (offset, length) in [(0, 0), (8, 8), (4, 9), (0, MOST_TEXT_BYTES as u64 + 1), (0xffff, 0xffff)] {
+            assert_eq!(TextPart::from_arguments([head(offset, length), 0]), None, "{offset} of {length}");
+        }
     }
 
     #[test]

@@ -9,6 +9,30 @@ use cops::time::{Duration, Instant};
 
 use crate::harness::told;
 
+/// Leaves names, a span, a mark and a counter in the trace, and a wake of a coroutine by another.
+async fn traced() -> i32 {
+    let (sender, mut receiver) = cops::channel::unbounded();
+    let consumer = cops::spawn_named("traced consumer", async move {
+        let mut sum = 0;
+        while let Some(number) = receiver.receive().await {
+            let _span = cops::trace::span("traced span");
+            sum += number;
+            cops::trace::counter("traced sum", sum);
+            cops::yield_now().await;
+        }
+        cops::trace::mark("traced mark");
+        sum
+    });
+    let producer = cops::spawn(async move {
+        for number in [1i64, 2, 3] {
+            cops::sleep(Duration::from_millis(1)).await;
+            let _ = sender.send(number).await;
+        }
+    });
+    let _ = producer.await;
+    i32::from(consumer.await != Ok(6))
+}
+
 /// Does the named act, and returns the exit status if it comes to an end.
 pub async fn act(name: &str, argument: Option<&str>) -> i32 {
     match name {
@@ -19,6 +43,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
             cops::sleep(Duration::from_secs(1000)).await;
             1
         }
+        "traced" => traced().await,
         "poll-many" => crate::long::poll_many().await,
         "allocation" => crate::allocation::act(argument.unwrap_or("")),
         "wait-often" => crate::long::wait_often().await,

@@ -8,6 +8,7 @@ use core::fmt;
 use core::future::Future;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+use core::panic::Location;
 use core::pin::Pin;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,6 +22,7 @@ use crate::join::{After, Ready};
 use crate::observer::{Observer, set_observer};
 use crate::table::Table;
 use crate::task::{Begins, Block};
+use crate::trace::{Tracer, tracer};
 
 /// Identifier of a coroutine of one executor. It is never reused, so that an old identifier is stale.
 #[doc(alias("task id", "Id"))]
@@ -370,6 +372,7 @@ impl Executor {
     /// As [`alloc::boxed::Box::new`], if there is no memory, or the executor has all the coroutines it can have
     /// ([`scheduler::CHUNKS`] times [`scheduler::SLOTS_IN_CHUNK`]). See [`try_spawn`](Self::try_spawn).
     #[inline]
+    #[track_caller]
     pub fn spawn<F>(&'static self, priority: Priority, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -385,6 +388,7 @@ impl Executor {
     /// # Errors
     /// [`SpawnError`], with the future, if there is no memory or the executor has all the coroutines it can have.
     #[inline]
+    #[track_caller]
     pub fn try_spawn<F>(
         &'static self,
         priority: Priority,
@@ -404,6 +408,7 @@ impl Executor {
     /// # Errors
     /// As there.
     #[inline]
+    #[track_caller]
     pub fn try_spawn_blocked<F>(
         &'static self,
         priority: Priority,
@@ -417,6 +422,7 @@ impl Executor {
     }
 
     #[inline]
+    #[track_caller]
     fn spawn_as<F>(
         &'static self,
         priority: Priority,
@@ -427,8 +433,43 @@ impl Executor {
     where
         F: Future<Output: Send> + Send + 'static,
     {
+        // Two paths that share nothing, so that without a tracer the caller's place is in no register.
+        match tracer() {
+            None => self.enter::<F, false>(priority, kind, begins, future),
+            Some(tracer) => self.enter_traced(tracer, Location::caller(), (priority, kind, begins), future),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_traced<F>(
+        &'static self,
+        tracer: &Tracer,
+        place: &'static Location<'static>,
+        (priority, kind, begins): (Priority, u16, Begins),
+        future: F,
+    ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let handle = self.enter::<F, true>(priority, kind, begins, future)?;
+        (tracer.spawned)(handle.cid.0, place);
+        Ok(handle)
+    }
+
+    #[inline(always)]
+    fn enter<F, const TRACED: bool>(
+        &'static self,
+        priority: Priority,
+        kind: u16,
+        begins: Begins,
+        future: F,
+    ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
         let table = self.table();
-        let block = Block::allocate(future, kind, priority.number(), begins).map_err(SpawnError)?;
+        let block = Block::allocate::<F, TRACED>(future, kind, priority.number(), begins).map_err(SpawnError)?;
         // SAFETY: initialised, as `table` has checked.
         let hint = unsafe {
             let platform = (*self.platform.get()).assume_init_ref();

@@ -49,12 +49,17 @@ pub(crate) enum Begins {
 }
 
 impl Block {
-    /// Allocates a block, for a coroutine that is ready at once or one that begins blocked; returns the future if there
-    /// is no memory.
+    /// Allocates a block, for a coroutine that is ready at once or one that begins blocked, with the poll function
+    /// that tells the tracer or the one that does not; returns the future if there is no memory.
     #[inline]
-    pub fn allocate<F: Future>(future: F, kind: u16, priority: u8, begins: Begins) -> Result<NonNull<Block>, F> {
+    pub fn allocate<F: Future, const TRACED: bool>(
+        future: F,
+        kind: u16,
+        priority: u8,
+        begins: Begins,
+    ) -> Result<NonNull<Block>, F> {
         let layout = Layout::new::<Task<F>>();
-        let poll = if tracer().is_some() { traced_poll::<F> } else { poll::<F> };
+        let poll = if TRACED { traced_poll::<F> } else { poll::<F> };
         // SAFETY: a task is not of size 0.
         let Some(task) = NonNull::new(unsafe { alloc(layout) }.cast::<Task<F>>()) else {
             return Err(future);

@@ -4,12 +4,15 @@
 //! and a worker that is made then uses wakers with another vtable, so polls and wakes need no check. The tracer must
 //! therefore be installed first: coroutines and workers that are older are not in the trace.
 
+use core::panic::Location;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Functions that are called at each event, on the thread that polls or wakes. They may be called in the middle of any
-/// operation, and must not use the executor.
+/// Functions that are called at each event, on the thread that polls, wakes or spawns. They may be called in the middle
+/// of any operation, and must not use the executor.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracer {
+    /// A coroutine with this cid was spawned at this place. It may have been polled already, by another worker.
+    pub spawned: fn(cid: u64, place: &'static Location<'static>),
     /// A coroutine with this cid is about to be polled.
     pub poll_begins: fn(cid: u64),
     /// The poll has ended with this answer.

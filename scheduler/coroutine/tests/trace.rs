@@ -2,6 +2,7 @@
 //!
 //! This is a program of its own, because the tracer is the program's.
 
+use std::panic::Location;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
@@ -21,6 +22,7 @@ impl Platform for OneWorker {
 
 #[derive(Debug, PartialEq)]
 enum Event {
+    Spawned(u64, &'static Location<'static>),
     Begins(u64),
     Ends(u64, u32),
     Woken(u64),
@@ -29,6 +31,7 @@ enum Event {
 static EVENTS: Mutex<Vec<Event>> = Mutex::new(Vec::new());
 
 static TRACER: Tracer = Tracer {
+    spawned: |cid, place| EVENTS.lock().unwrap().push(Event::Spawned(cid, place)),
     poll_begins: |cid| EVENTS.lock().unwrap().push(Event::Begins(cid)),
     poll_ends: |cid, answer| EVENTS.lock().unwrap().push(Event::Ends(cid, answer)),
     woken: |cid| EVENTS.lock().unwrap().push(Event::Woken(cid)),
@@ -39,6 +42,7 @@ fn events() -> Vec<Event> {
 }
 
 /// Returns a coroutine that yields and waits once, and its waker when it has waited.
+#[track_caller]
 fn spawn(executor: &'static Executor) -> (JoinHandle<()>, Arc<Mutex<Option<Waker>>>) {
     let waker: Arc<Mutex<Option<Waker>>> = Arc::default();
     let place = waker.clone();
@@ -73,8 +77,12 @@ fn a_tracer_is_told_of_all_that_comes_after_it() {
 
     drop(worker);
     let mut worker = executor.worker(0, Signals::default()).unwrap();
-    let (traced, waker) = spawn(executor);
+    let (line, (traced, waker)) = (line!(), spawn(executor));
     let cid = traced.cid().raw();
+    let told = events();
+    assert!(
+        matches!(told[..], [Event::Spawned(spawned, place)] if spawned == cid && (place.file(), place.line()) == (file!(), line))
+    );
     assert_eq!(worker.run(), Outcome::Idle);
     let polls =
         |answers: [u32; 2]| answers.into_iter().flat_map(|answer| [Event::Begins(cid), Event::Ends(cid, answer)]);

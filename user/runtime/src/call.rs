@@ -1144,7 +1144,7 @@ mod tests {
         const AWAITING: u64 = 0x11_0000_0011;
         const NAMED: u64 = 0x12_0000_0012;
         let waker = executor::waker_for_tests(coroutine::Cid::from_raw(AWAITING));
-        trace::start_for_tests();
+        let _tests = trace::start_for_tests();
         let (mut operation, token) = in_flight("buffer");
         let mut context = Context::from_waker(&waker);
         assert!(Pin::new(&mut operation).poll(&mut context).is_pending());

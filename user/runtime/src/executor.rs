@@ -6,8 +6,11 @@
 //! number of completions *taken*, and if more were posted it does not sleep; a wake-up that comes before the sleep is
 //! kept for it.
 
+use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use core::task::{RawWakerVTable, Waker};
+use core::task::{Context, Poll, RawWakerVTable, Waker};
+
+use alloc::borrow::Cow;
 
 use abi_queue::pages::mode_in_force;
 use abi_queue::{MAXIMUM_WORKERS, Mode, Priority, ProcessPage};
@@ -285,6 +288,7 @@ pub fn executor() -> &'static Executor {
 /// If memory is exhausted, or the process has 262,144 coroutines.
 #[doc(alias("spawn_local", "LocalSet"))]
 #[inline]
+#[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -299,11 +303,72 @@ where
 /// If memory is exhausted, or the process has 262,144 coroutines.
 #[doc(alias = "spawn")]
 #[inline]
+#[track_caller]
 pub fn spawn_at<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
     EXECUTOR.spawn(priority, future)
+}
+
+/// Makes a coroutine with a name, which the trace ([`trace`](crate::trace)) and the list of await points (`where` in
+/// the shell) show. In a trace one without a name is called by the place of its spawn.
+///
+/// ```no_run
+/// # async fn serve(_: cops::net::TcpListener) {}
+/// # fn example(listener: cops::net::TcpListener, number: usize) {
+/// cops::spawn_named("server", serve(listener)).detach();
+/// cops::spawn_named(format!("connection {number}"), async {}).detach();
+/// # }
+/// ```
+///
+/// # Panics
+///
+/// If memory is exhausted, or the process has 262,144 coroutines.
+#[doc(alias("Builder", "name"))]
+#[track_caller]
+pub fn spawn_named<F>(name: impl Into<Cow<'static, str>>, future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    spawn_named_at(current_priority(), name, future)
+}
+
+/// Makes a coroutine with a given priority and a name, as [`spawn_named`] does.
+///
+/// # Panics
+///
+/// If memory is exhausted, or the process has 262,144 coroutines.
+#[track_caller]
+pub fn spawn_named_at<F>(priority: Priority, name: impl Into<Cow<'static, str>>, future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let name = name.into();
+    let for_trace = trace::is_on().then(|| name.clone());
+    let handle = EXECUTOR.spawn(priority, Named { name, future });
+    if let Some(name) = for_trace {
+        trace::named(handle.cid().raw(), &name);
+    }
+    handle
+}
+
+/// A future of a coroutine with a name, which it tells when await points are looked for.
+struct Named<F> {
+    name: Cow<'static, str>,
+    future: F,
+}
+
+impl<F: Future> Future for Named<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        if observing::is_answering() {
+            observing::note_name(&self.name);
+        }
+        // SAFETY: the future is pinned as the whole is: nothing moves it out, and there is no `Drop`.
+        unsafe { self.map_unchecked_mut(|named| &mut named.future) }.poll(context)
+    }
 }
 
 /// Returns the cid of the calling coroutine.
@@ -473,6 +538,7 @@ static DEFAULT_PRIORITY: AtomicU64 = AtomicU64::new(Priority::DEFAULT.number() a
 /// If memory is exhausted, or the process has 262,144 coroutines.
 #[doc(alias = "spawn")]
 #[inline]
+#[track_caller]
 pub fn coroutine_run<F>(future: F, priority: impl Into<Option<Priority>>) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,

@@ -8,6 +8,7 @@
 use core::fmt;
 use core::future::Future;
 
+use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
@@ -65,10 +66,14 @@ impl<T, H> Members<T, H> {
         Members { ends, reports, running: BTreeMap::new(), number: 0 }
     }
 
-    /// Adds a member; its code owns the report that `start` is given.
-    fn add(&mut self, start: impl FnOnce(Report<T>) -> H) {
+    /// Makes the report of the next member, whose code owns it.
+    fn report(&mut self) -> Report<T> {
         self.number += 1;
-        let handle = start(Report { ends: self.reports.clone(), number: self.number, output: None });
+        Report { ends: self.reports.clone(), number: self.number, output: None }
+    }
+
+    /// Adds the member that has the last report.
+    fn add(&mut self, handle: H) {
         self.running.insert(self.number, handle);
     }
 
@@ -114,6 +119,7 @@ impl<T: Send + 'static> JoinSet<T> {
     /// # Panics
     ///
     /// As [`crate::spawn`].
+    #[track_caller]
     pub fn spawn(&mut self, future: impl Future<Output = T> + Send + 'static) -> Cid {
         self.spawn_at(crate::current_priority(), future)
     }
@@ -123,13 +129,30 @@ impl<T: Send + 'static> JoinSet<T> {
     /// # Panics
     ///
     /// As [`crate::spawn`].
+    #[track_caller]
     pub fn spawn_at(&mut self, priority: Priority, future: impl Future<Output = T> + Send + 'static) -> Cid {
-        let mut cid = Cid::from_raw(0);
-        self.0.add(|report| {
-            let handle = crate::spawn_at(priority, reporting(future, report));
-            cid = handle.cid();
-            handle
-        });
+        let report = self.0.report();
+        self.keep(crate::spawn_at(priority, reporting(future, report)))
+    }
+
+    /// Makes a coroutine of the set with a name for people, as [`crate::spawn_named`] does.
+    ///
+    /// # Panics
+    ///
+    /// As [`crate::spawn`].
+    #[track_caller]
+    pub fn spawn_named(
+        &mut self,
+        name: impl Into<Cow<'static, str>>,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Cid {
+        let report = self.0.report();
+        self.keep(crate::spawn_named(name, reporting(future, report)))
+    }
+
+    fn keep(&mut self, handle: JoinHandle<()>) -> Cid {
+        let cid = handle.cid();
+        self.0.add(handle);
         cid
     }
 
@@ -252,6 +275,7 @@ impl Scope {
     /// # Panics
     ///
     /// As [`crate::spawn`].
+    #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -264,17 +288,43 @@ impl Scope {
     /// # Panics
     ///
     /// As [`crate::spawn`].
+    #[track_caller]
     pub fn spawn_at<F>(&self, priority: Priority, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
     {
+        let (number, future) = self.include(future);
+        self.started(number, crate::spawn_at(priority, future))
+    }
+
+    /// Makes a coroutine of the scope with a name for people, as [`crate::spawn_named`] does.
+    ///
+    /// # Panics
+    ///
+    /// As [`crate::spawn`].
+    #[track_caller]
+    pub fn spawn_named<F>(&self, name: impl Into<Cow<'static, str>>, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let (number, future) = self.include(future);
+        self.started(number, crate::spawn_named(name, future))
+    }
+
+    /// Adds a coroutine that will run the future; returns its number and its code.
+    fn include<F: Future>(&self, future: F) -> (u64, impl Future<Output = F::Output> + use<F>) {
         let member = self.enter();
         let number = member.number;
-        let handle = crate::spawn_at(priority, async move {
+        let body = async move {
             let output = future.await;
             drop(member);
             output
-        });
+        };
+        (number, body)
+    }
+
+    /// Notes that a coroutine of the scope was spawned.
+    fn started<T: Send>(&self, number: u64, handle: JoinHandle<T>) -> JoinHandle<T> {
         if self.name(number, handle.cid()) {
             handle.cancel();
         }
@@ -441,7 +491,10 @@ mod tests {
                 let (wakes, waker) = Wakes::counted();
                 let mut context = Context::from_waker(&waker);
                 match step {
-                    0 => members.add(|report| running.push(report)),
+                    0 => {
+                        running.push(members.report());
+                        members.add(());
+                    }
                     1 | 2 if !running.is_empty() => {
                         let mut report = running.remove(which % running.len());
                         report.output = (step == 1).then_some(report.number);

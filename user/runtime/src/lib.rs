@@ -119,7 +119,8 @@ mod submission;
 pub mod sync;
 pub mod thread;
 pub mod time;
-mod trace;
+#[doc(alias("perfetto", "profiling"))]
+pub mod trace;
 #[cfg(feature = "tracing")]
 pub mod tracing;
 mod waiting;
@@ -131,7 +132,7 @@ pub use abi_queue::{Mode, Priority};
 pub use coroutine::{Cancelled, Cid, Counters, Executor, JoinHandle, Stale, State, yield_now};
 pub use executor::{
     alloc_cpu, coroutine_run, current, current_priority, default_priority, executor, mode, priority,
-    set_default_priority, set_mode, set_priority, spawn, spawn_at, wake, workers,
+    set_default_priority, set_mode, set_priority, spawn, spawn_at, spawn_named, spawn_named_at, wake, workers,
 };
 pub use join_set::{JoinSet, Scope, scope};
 pub use lock::Lock;

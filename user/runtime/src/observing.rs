@@ -40,16 +40,19 @@ static BUSY: AtomicBool = AtomicBool::new(false);
 
 static OBSERVER: Observer = Observer { waits: note_wait, forgets: note_same_wait };
 
-static NOTES: Lock<Notes> = Lock::new(Notes { points: Vec::new(), continued: BTreeSet::new() });
+static NOTES: Lock<Notes> = Lock::new(Notes { points: Vec::new(), continued: BTreeSet::new(), names: BTreeMap::new() });
 
 /// Moment at which a request has first found each coroutine in its present wait.
 static KNOWN_SINCE: Lock<BTreeMap<u64, u64>> = Lock::new(BTreeMap::new());
 
 /// The reports of one request.
+#[derive(Default)]
 struct Notes {
     points: Vec<(u64, AwaitPoint)>,
     /// Coroutines that have waited since the last request.
     continued: BTreeSet<u64>,
+    /// Names of coroutines that have one.
+    names: BTreeMap<u64, Box<str>>,
 }
 
 /// The innermost future of a wait, with the functions that led there.
@@ -112,10 +115,7 @@ async fn end(counts: [usize; State::Suspended as usize + 1]) {
     executor().observe(None);
     // This poll's own waker still reports.
     coroutine::yield_now().await;
-    let (points, continued) = {
-        let mut notes = NOTES.lock();
-        (core::mem::take(&mut notes.points), core::mem::take(&mut notes.continued))
-    };
+    let Notes { points, continued, names } = core::mem::take(&mut *NOTES.lock());
     let waiting: Vec<u64> = points.iter().map(|(cid, _)| *cid).collect();
     let known_since = renew(&mut KNOWN_SINCE.lock(), &waiting, &continued, crate::time::now_ns());
     let count = |state: State| counts[state as usize];
@@ -131,7 +131,8 @@ async fn end(counts: [usize; State::Suspended as usize + 1]) {
     let now = crate::time::now_ns();
     for (point, cids) in grouped(points) {
         let mut printer = unix::print::Printer::new(2);
-        let _ = describe(&mut printer, &cids, |cid| now.saturating_sub(known_since.get(&cid).copied().unwrap_or(now)));
+        let waited_ns = |cid| now.saturating_sub(known_since.get(&cid).copied().unwrap_or(now));
+        let _ = describe(&mut printer, &cids, &names, waited_ns);
         let _ = callers::write(&mut printer, point.pc, &mut point.candidates.iter().copied());
         let _ = printer.write_str("\n");
         printer.flush();
@@ -171,10 +172,18 @@ fn grouped(mut points: Vec<(u64, AwaitPoint)>) -> Vec<(AwaitPoint, Vec<u64>)> {
 }
 
 /// Writes who waits at a place, and for how long at least.
-fn describe(writer: &mut dyn Write, cids: &[u64], waited_ns: impl Fn(u64) -> u64) -> core::fmt::Result {
+fn describe(
+    writer: &mut dyn Write,
+    cids: &[u64],
+    names: &BTreeMap<u64, Box<str>>,
+    waited_ns: impl Fn(u64) -> u64,
+) -> core::fmt::Result {
     writer.write_str(if cids.len() == 1 { "coroutine" } else { "coroutines" })?;
     for cid in cids.iter().take(MOST_NAMED) {
         write!(writer, " {cid:#x}")?;
+        if let Some(name) = names.get(cid) {
+            write!(writer, " {name:?}")?;
+        }
         if let Ok(priority) = executor().priority(Cid::from_raw(*cid)) {
             write!(writer, " (priority {})", priority.number())?;
         }
@@ -200,10 +209,27 @@ fn note_wait(cid: u64) {
     }
 }
 
+/// Returns whether a request is being answered.
+#[inline]
+pub(crate) fn is_answering() -> bool {
+    BUSY.load(Ordering::Relaxed)
+}
+
+/// Notes the name of the running coroutine.
+#[cold]
+pub(crate) fn note_name(name: &str) {
+    let Some(cid) = executor::current_or_none() else { return };
+    let name = name.into();
+    let mut notes = NOTES.lock();
+    if notes.names.len() < MOST_NOTES {
+        notes.names.insert(cid.raw(), name);
+    }
+}
+
 /// Notes that a waker of an earlier request is dropped. In a poll of its own coroutine, which is observed, it was kept
 /// until now.
 fn note_same_wait(cid: u64) {
-    if BUSY.load(Ordering::Relaxed) && executor::current_or_none().is_some_and(|current| current.raw() == cid) {
+    if is_answering() && executor::current_or_none().is_some_and(|current| current.raw() == cid) {
         NOTES.lock().continued.insert(cid);
     }
 }
@@ -242,9 +268,10 @@ mod tests {
         executor::waker_for_tests(Cid::from_raw(1));
         let text = |cids: &[u64], waited| {
             let mut text = String::new();
-            describe(&mut text, cids, |_| waited).unwrap();
+            describe(&mut text, cids, &[(7, "\u{1b}server".into())].into(), |_| waited).unwrap();
             text
         };
+        assert_eq!(text(&[7], 0), "coroutine 0x7 \"\\u{1b}server\" waits, first seen now: ");
         assert_eq!(text(&[1 << 40], 0), "coroutine 0x10000000000 waits, first seen now: ");
         let many: Vec<u64> = (0..9).map(|number| number << 40).collect();
         let named = text(&many, 1_234_567_890);

@@ -61,7 +61,7 @@ where
         crate::trace::flush();
         exit(status)
     };
-    executor::executor().spawn(priority, main).detach();
+    executor::spawn_named_at(priority, "main", main).detach();
     if workers > 1
         && let Err(error) = executor::alloc_cpu(workers - 1)
     {

@@ -1,4 +1,5 @@
-//! Events and spans of the crate `tracing` on standard error.
+//! Events and spans of the crate `tracing` on standard error, and in the [trace](crate::trace) if there is one, where
+//! events are marks.
 //!
 //! A span belongs to the coroutine that has entered it, not to the worker: another coroutine of the same worker may run
 //! while one is preempted inside of a span. So `Instrument::instrument` marks all that a future does, wherever it is
@@ -24,14 +25,34 @@ use tracing_core::field::{Field, Visit};
 use tracing_core::span::{Attributes, Current, Id, Record};
 use tracing_core::{Event, LevelFilter, Metadata, Subscriber};
 
+use abi_unix::trace::NO_TEXT;
+
 use crate::lock::Lock;
 use crate::time::Duration;
+use crate::trace;
 
 /// A span that is not closed.
 struct OpenSpan {
     metadata: &'static Metadata<'static>,
     fields: String,
     owners: usize,
+    in_trace: InTrace,
+}
+
+/// Texts of a span in the trace; none if there is no trace.
+#[derive(Clone, Copy)]
+struct InTrace {
+    name: u32,
+    fields: u32,
+}
+
+impl InTrace {
+    fn new(name: &str, fields: &str) -> InTrace {
+        match trace::is_on() {
+            true => InTrace { name: trace::text(name), fields: trace::passing_text(fields.trim_start()) },
+            false => InTrace { name: NO_TEXT, fields: NO_TEXT },
+        }
+    }
 }
 
 struct Spans {
@@ -42,9 +63,24 @@ struct Spans {
     last: u64,
 }
 
+impl Spans {
+    /// Returns the texts of a span, if it is in the trace.
+    fn in_trace(&self, span: &Id) -> Option<InTrace> {
+        self.open.get(&span.into_u64()).map(|open| open.in_trace).filter(|texts| texts.name != NO_TEXT)
+    }
+}
+
 struct ConsoleSubscriber {
     level: LevelFilter,
+    output: Output,
     spans: Lock<Spans>,
+}
+
+/// Where events go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Output {
+    ConsoleAndTrace,
+    Trace,
 }
 
 /// Writes fields as ` name=value`, and the message without its name.
@@ -60,6 +96,33 @@ impl Visit for Fields<'_> {
     }
 }
 
+/// Keeps the message, and the other fields, of an event.
+#[derive(Default)]
+struct Parts {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Parts {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // As above.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+}
+
+/// Adds an event to the trace, as a mark with its message or, without one, its module.
+#[cold]
+fn mark(event: &Event<'_>) {
+    let (metadata, mut parts) = (event.metadata(), Parts::default());
+    event.record(&mut parts);
+    let name = if parts.message.is_empty() { metadata.target() } else { &parts.message };
+    let fields = alloc::format!("{} {}:{}", metadata.level(), metadata.target(), parts.fields);
+    trace::mark_with(trace::passing_text(name), trace::passing_text(&fields));
+}
+
 /// Returns a number for the running coroutine or thread.
 fn runner() -> u64 {
     match crate::executor::current_or_none() {
@@ -69,9 +132,9 @@ fn runner() -> u64 {
 }
 
 impl ConsoleSubscriber {
-    const fn new(level: LevelFilter) -> ConsoleSubscriber {
+    const fn new(level: LevelFilter, output: Output) -> ConsoleSubscriber {
         let spans = Spans { open: BTreeMap::new(), entered: BTreeMap::new(), last: 0 };
-        ConsoleSubscriber { level, spans: Lock::new(spans) }
+        ConsoleSubscriber { level, output, spans: Lock::new(spans) }
     }
 
     /// Returns an event as it is printed: seconds, level, the spans with their fields, module, message, fields.
@@ -104,10 +167,12 @@ impl Subscriber for ConsoleSubscriber {
         // The fields' own code runs without the lock.
         let mut fields = String::new();
         attributes.record(&mut Fields(&mut fields));
+        let metadata = attributes.metadata();
+        let in_trace = InTrace::new(metadata.name(), &fields);
         let mut spans = self.spans.lock();
         spans.last += 1;
         let id = spans.last;
-        spans.open.insert(id, OpenSpan { metadata: attributes.metadata(), fields, owners: 1 });
+        spans.open.insert(id, OpenSpan { metadata, fields, owners: 1, in_trace });
         Id::from_non_zero_u64(NonZeroU64::new(id).expect("numbers of spans begin with one"))
     }
 
@@ -116,20 +181,33 @@ impl Subscriber for ConsoleSubscriber {
         values.record(&mut Fields(&mut fields));
         if let Some(open) = self.spans.lock().open.get_mut(&span.into_u64()) {
             open.fields.push_str(&fields);
+            open.in_trace = InTrace::new(open.metadata.name(), &open.fields);
         }
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        crate::eprintln!("{}", self.line(crate::time::now_ns(), event));
+        if trace::is_on() {
+            mark(event);
+        }
+        if self.output == Output::ConsoleAndTrace {
+            crate::eprintln!("{}", self.line(crate::time::now_ns(), event));
+        }
     }
 
     fn enter(&self, span: &Id) {
-        self.spans.lock().entered.entry(runner()).or_default().push(span.into_u64());
+        let mut spans = self.spans.lock();
+        spans.entered.entry(runner()).or_default().push(span.into_u64());
+        if let Some(InTrace { name, fields }) = spans.in_trace(span) {
+            trace::span_begins(name, fields);
+        }
     }
 
     fn exit(&self, span: &Id) {
+        if let Some(InTrace { name, .. }) = self.spans.lock().in_trace(span) {
+            trace::span_ends(name);
+        }
         let (mut spans, runner) = (self.spans.lock(), runner());
         let Some(entered) = spans.entered.get_mut(&runner) else { return };
         if let Some(place) = entered.iter().rposition(|other| *other == span.into_u64()) {
@@ -164,14 +242,26 @@ impl Subscriber for ConsoleSubscriber {
     }
 }
 
-/// Prints the events of all crates, up to this level, with the spans around them, on standard error.
+/// Prints the events of all crates, up to this level, with the spans around them, on standard error. If there is a
+/// trace, these spans and events are in it too.
 ///
 /// # Errors
 ///
 /// If there is a subscriber already.
 #[doc(alias("tracing_subscriber", "fmt"))]
 pub fn init(level: LevelFilter) -> Result<(), SetGlobalDefaultError> {
-    set_global_default(Dispatch::new(ConsoleSubscriber::new(level)))
+    set_global_default(Dispatch::new(ConsoleSubscriber::new(level, Output::ConsoleAndTrace)))
+}
+
+/// Adds the events and spans of all crates, up to this level, to the trace, and prints nothing. Without a trace they
+/// cost as little as without a subscriber.
+///
+/// # Errors
+///
+/// If there is a subscriber already.
+pub fn init_for_trace(level: LevelFilter) -> Result<(), SetGlobalDefaultError> {
+    let level = if trace::is_on() { level } else { LevelFilter::OFF };
+    set_global_default(Dispatch::new(ConsoleSubscriber::new(level, Output::Trace)))
 }
 
 #[cfg(test)]
@@ -198,6 +288,7 @@ mod tests {
         }
         fn record_follows_from(&self, _: &Id, _: &Id) {}
         fn event(&self, event: &Event<'_>) {
+            mark(event);
             self.lines.lock().unwrap().push(self.console.line(2_000_000_000, event));
         }
         fn enter(&self, span: &Id) {
@@ -219,8 +310,12 @@ mod tests {
 
     #[test]
     fn events_name_the_spans_around_them_and_closed_spans_are_forgotten() {
-        static KEPT: Kept = Kept { console: ConsoleSubscriber::new(LevelFilter::INFO), lines: Mutex::new(Vec::new()) };
+        static KEPT: Kept = Kept {
+            console: ConsoleSubscriber::new(LevelFilter::INFO, Output::ConsoleAndTrace),
+            lines: Mutex::new(Vec::new()),
+        };
         set_global_default(Dispatch::new(&KEPT)).unwrap();
+        let _tests = trace::start_for_tests();
         let outer = info_span!("request", id = 7, code = tracing_core::field::Empty);
         let again = outer.clone();
         outer.in_scope(|| {
@@ -242,6 +337,9 @@ mod tests {
                 "[    2.000000 INFO  server] elsewhere",
             ]
         );
+        use abi_unix::trace::Kind;
+        let kinds = |kind| trace::recorded().iter().filter(|record| record.kind == kind).count();
+        assert_eq!([Kind::SpanBegins, Kind::SpanEnds, Kind::Mark].map(kinds), [2, 2, 3]);
         let spans = KEPT.console.spans.lock();
         assert!(spans.open.is_empty() && spans.entered.is_empty());
     }

@@ -3,13 +3,14 @@
 //! Off unless the boot command line has `trace=RECORDS`, and then on from the start. Each hart has a ring of that many
 //! records, which it alone writes (kernel code is not interrupted), so that recording takes no lock and moves no cache
 //! line. Callers that fetch take turns. A full ring loses the newest records and counts them: older records, and so the
-//! beginning of a failure, are still there.
+//! beginning of a failure, are still there. The count is a record in their place.
 //!
 //! While it is off, each place that would record costs one load and a branch that is never taken.
 //!
 //! Records of polls inside a process are written by the process's own runtime, which hands them over in batches. The
 //! kernel fills in the process, the worker and the hart, and checks the kind; the rest is unvalidated, like any other
-//! claim.
+//! claim. Texts of processes (names of coroutines, spans and counters) are records too, of a few bytes each: the kernel
+//! puts none together and keeps nothing for them beside its rings, and the tool that fetches them bounds their length.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +22,8 @@ use hal_api::Machine as _;
 use platform::{Machine, println};
 use spin::{Mutex, Once};
 
+use crate::scheduling::executor;
+
 /// Greatest number of records for each hart.
 const MOST_RECORDS: usize = 1 << 18;
 
@@ -29,8 +32,9 @@ const MOST_RECORDS: usize = 1 << 18;
 /// The writers of the fields:
 ///
 /// * `tail`, and `lost` upwards: the hart; `tail` with release, so that its reader finds the records.
-/// * `head`, and `lost` to 0: the fetching call, holding [`FETCHING`]; `head` with release, so that the hart overwrites
-///   only records that were read.
+/// * `head`: the fetching call, holding [`FETCHING`]; with release, so that the hart overwrites only records that were
+///   read.
+/// * `lost` to 0: the hart before its next record, or the fetching call if none has come since.
 struct TraceRing {
     head: AtomicU64,
     tail: AtomicU64,
@@ -93,7 +97,8 @@ pub(crate) fn start(option: Option<&str>, harts: usize) {
 }
 
 static TRACER: Tracer = Tracer {
-    poll_begins: |cid| record(Kind::KernelPollBegins, 0, 0, cid, 0),
+    spawned: |_, _| {},
+    poll_begins: |cid| record(Kind::KernelPollBegins, 0, 0, cid, executor::current_priority().number().into()),
     poll_ends: |cid, answer| record(Kind::KernelPollEnds, 0, 0, cid, answer.into()),
     woken: |cid| record(Kind::KernelWake, 0, 0, cid, 0),
 };
@@ -134,19 +139,49 @@ fn record(kind: Kind, process: u32, worker: usize, a: u64, b: u64) {
     put(Record { time: Machine::now(), kind, hart: Machine::hart() as u8, worker: worker as u16, process, a, b });
 }
 
-/// Writes to the ring of this hart.
+/// Writes to the ring of this hart; behind lost records their number, so that it is known where they were.
 fn put(record: Record) {
     let Some(ring) = RINGS.get().and_then(|rings| rings.get(Machine::hart())) else { return };
-    let tail = ring.tail.load(Ordering::Relaxed);
-    // Acquire: pairs with the release of the fetching call.
-    if tail - ring.head.load(Ordering::Acquire) >= ring.records.len() as u64 {
+    if ring.lost.load(Ordering::Relaxed) != 0 {
+        // With room for both only: a second count of the same loss would tell nothing.
+        if ring.room() < 2 {
+            ring.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        // The fetching call may just have told it.
+        match ring.lost.swap(0, Ordering::Relaxed) {
+            0 => {}
+            lost => ring.push(loss(Machine::hart(), lost)),
+        }
+    }
+    if ring.room() == 0 {
         ring.lost.fetch_add(1, Ordering::Relaxed);
         return;
     }
-    for (place, word) in ring.records[tail as usize % ring.records.len()].iter().zip(record.to_words()) {
-        place.store(word, Ordering::Relaxed);
+    ring.push(record);
+}
+
+/// Returns the record of a loss.
+fn loss(hart: usize, lost: u64) -> Record {
+    Record { time: Machine::now(), kind: Kind::Lost, hart: hart as u8, worker: 0, process: 0, a: lost, b: 0 }
+}
+
+impl TraceRing {
+    /// Returns the number of records that fit.
+    fn room(&self) -> u64 {
+        // Acquire: pairs with the release of the fetching call.
+        let used = self.tail.load(Ordering::Relaxed) - self.head.load(Ordering::Acquire);
+        self.records.len() as u64 - used
     }
-    ring.tail.store(tail + 1, Ordering::Release);
+
+    /// Writes a record, for which there is room.
+    fn push(&self, record: Record) {
+        let tail = self.tail.load(Ordering::Relaxed);
+        for (place, word) in self.records[tail as usize % self.records.len()].iter().zip(record.to_words()) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.tail.store(tail + 1, Ordering::Release);
+    }
 }
 
 /// Takes records, as many as fit into so many bytes, and hands them to `copy_out` with their offset. Returns the number
@@ -178,21 +213,19 @@ pub(crate) fn read(room: usize, copy_out: impl Fn(usize, &[u8]) -> Result<(), Er
             ring.head.store(head + count, Ordering::Release);
         }
         if room - done >= RECORD_BYTES && ring.lost.load(Ordering::Relaxed) != 0 {
+            // The hart may just have recorded it, for the next call.
             let lost = ring.lost.swap(0, Ordering::Relaxed);
-            let record = Record {
-                time: Machine::now(),
-                kind: Kind::Lost,
-                hart: hart as u8,
-                worker: 0,
-                process: 0,
-                a: lost,
-                b: 0,
-            };
+            if lost == 0 {
+                continue;
+            }
             let mut bytes = [0; RECORD_BYTES];
-            for (place, word) in bytes.chunks_exact_mut(8).zip(record.to_words()) {
+            for (place, word) in bytes.chunks_exact_mut(8).zip(loss(hart, lost).to_words()) {
                 place.copy_from_slice(&word.to_le_bytes());
             }
-            copy_out(done, &bytes)?;
+            if let Err(error) = copy_out(done, &bytes) {
+                ring.lost.fetch_add(lost, Ordering::Relaxed);
+                return Err(error);
+            }
             done += RECORD_BYTES;
         }
     }
@@ -323,6 +356,25 @@ mod tests {
             assert!(last.a >= 100 && kept.iter().all(|record| record.kind != Kind::Lost));
             program.call(SystemCall::GetProcess, []).unwrap();
             assert!(fetch_all().iter().all(|record| record.kind != Kind::Lost), "told once");
+        });
+    }
+
+    #[test]
+    fn a_loss_is_told_in_its_place() {
+        run(|program| {
+            fetch_all();
+            for _ in 0..600 {
+                program.call(SystemCall::GetProcess, []).unwrap();
+            }
+            // Room for the count and three calls.
+            assert_eq!(fetch(4).len(), 4);
+            for _ in 0..3 {
+                program.call(SystemCall::GetProcess, []).unwrap();
+            }
+            let records = fetch_all();
+            let place = records.iter().position(|record| record.kind == Kind::Lost).unwrap();
+            assert_eq!((place, records.len()), (496, 500));
+            assert!(records.is_sorted_by_key(|record| record.time));
         });
     }
 
