@@ -134,7 +134,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         "hoard-calls" => hoard_calls().await,
         "hoard-calls-within" => within(bytes(argument), hoard_calls()).await,
         "wait-at-one-place" => {
-            cops::spawn(wait_for_ever()).detach();
+            cops::spawn_named("waiter", wait_for_ever()).detach();
             wait_for_ever().await;
             0
         }

@@ -24,7 +24,7 @@ pub async fn illegal_questions() -> Outcome {
     Ok(())
 }
 
-/// Tests the lines of a process whose two coroutines wait. A later question finds the same waits.
+/// Tests the lines of a process whose two coroutines wait, by their names. A later question finds the same waits.
 pub async fn coroutines_tell_where_and_since_when_they_wait() -> Outcome {
     let (reader, writer) = must!(cops::io::pipe());
     let child = Command::new(harness::OWN_PATH).argument("--act").argument("wait-at-one-place");
@@ -44,6 +44,10 @@ pub async fn coroutines_tell_where_and_since_when_they_wait() -> Outcome {
         let places: Vec<_> = told.iter().filter(|line| line.starts_with("coroutine")).collect();
         check!(places.len() == 1 || places.len() == 2, "{told:?}");
         check!(places.iter().all(|place| place.contains(": callers in tests: 0x")), "{told:?}");
+        for name in ["main", "waiter"] {
+            let named = alloc::format!(" \"{name}\" (priority ");
+            check!(places.iter().any(|place| place.contains(&named)), "{told:?}");
+        }
         if places.iter().all(|place| place.contains(" waits, for at least ")) {
             return Ok(());
         }
