@@ -6,6 +6,25 @@
 //! for each value with a waiter, which is the usual case for queues between coroutines of a server.)
 //!
 //! Dropping a waiting future loses no wake-up: one that had reached it is passed on to the next in line.
+//!
+//! ```no_run
+//! # async fn example() {
+//! let (sender, receiver) = cops::channel::bounded(16);
+//! cops::spawn(async move {
+//!     for number in 0..100u64 {
+//!         // Waits while 16 numbers are in the channel; an error means that nobody receives.
+//!         if sender.send(number).await.is_err() {
+//!             return;
+//!         }
+//!     }
+//! })
+//! .detach();
+//! // The channel ends with its last sender.
+//! while let Some(number) = receiver.receive().await {
+//!     cops::println!("{number}");
+//! }
+//! # }
+//! ```
 
 use core::future::Future;
 use core::pin::Pin;

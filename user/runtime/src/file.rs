@@ -1,5 +1,25 @@
 //! Files. Opening, closing and reading the status never wait here, but for the opening of a FIFO; reading and writing
 //! may.
+//!
+//! ```no_run
+//! use cops::file::{self, File, OpenOptions};
+//!
+//! # async fn example() -> Result<(), cops::Errno> {
+//! file::write("/tmp/notes", "first line\n").await?;
+//! let notes = OpenOptions::new().append(true).open("/tmp/notes")?;
+//! notes.write_all("second line\n").await.0?;
+//! cops::println!("{}", file::read_to_string("/tmp/notes").await?);
+//!
+//! // A read returns the number of bytes, and the buffer.
+//! let (length, buffer) = File::open("/tmp/notes")?.read(vec![0; 512]).await;
+//! cops::println!("{:?}", &buffer[..length?]);
+//! for entry in file::read_dir("/tmp")? {
+//!     cops::println!("{}", entry?.name());
+//! }
+//! file::remove("/tmp/notes")?;
+//! # Ok(())
+//! # }
+//! ```
 
 use abi_unix::SystemCall;
 use abi_unix::types::{

@@ -6,6 +6,23 @@
 //!
 //! [`BufReader`] and [`BufWriter`] keep the buffers themselves. They read lines, take and fill borrowed slices, and
 //! lose nothing when their futures are dropped, because a call in flight stays in the reader or writer.
+//!
+//! ```no_run
+//! use cops::io::BufReader;
+//!
+//! # async fn example() -> Result<(), cops::Errno> {
+//! let (reader, writer) = cops::io::pipe()?;
+//! // The buffer comes back with the result.
+//! let (written, _) = writer.write_all(Vec::from(*b"one\ntwo\n")).await;
+//! written?;
+//! drop(writer);
+//! let mut lines = BufReader::new(reader).lines();
+//! while let Some(line) = lines.next_line().await? {
+//!     cops::println!("{line}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

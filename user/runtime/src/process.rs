@@ -1,4 +1,17 @@
 //! Starting programs and waiting for their ends.
+//!
+//! ```no_run
+//! use cops::process::{Command, Ending};
+//!
+//! # async fn example() -> Result<(), cops::Errno> {
+//! let child = Command::new("/bin/ls").argument("-l").argument("/bin").spawn()?;
+//! match child.wait().await? {
+//!     Ending::Exited(status) => cops::println!("status {status}"),
+//!     ending => cops::println!("{ending:?}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use core::ffi::c_char;
 use core::sync::atomic::{AtomicBool, Ordering};

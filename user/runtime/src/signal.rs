@@ -2,6 +2,20 @@
 //!
 //! A handler may do next to nothing, so it only adds one to an event counter of its signal ([`Signal::receive`] reads
 //! that), and the program goes on as if nothing had happened.
+//!
+//! ```no_run
+//! # async fn serve() {}
+//! # async fn example() -> Result<(), cops::Errno> {
+//! cops::select! {
+//!     () = serve() => {}
+//!     interrupted = cops::signal::ctrl_c() => {
+//!         interrupted?;
+//!         cops::println!("until the next time");
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use core::sync::atomic::{AtomicI32, Ordering};
 

@@ -6,6 +6,23 @@
 //! `async-lock` and `event-listener`, which work with any executor and never spin. For a few instructions that never
 //! await, a spin lock is cheaper ([`crate::Lock`]); to hand values over, see [`crate::channel`].
 //!
+//! ```no_run
+//! use std::sync::Arc; // In a program: `alloc::sync::Arc`.
+//!
+//! use cops::sync::Mutex;
+//!
+//! # async fn example() {
+//! let total = Arc::new(Mutex::new(0u64));
+//! let mut adders = cops::JoinSet::new();
+//! for number in 0..10 {
+//!     let total = total.clone();
+//!     adders.spawn(async move { *total.lock().await += number });
+//! }
+//! while adders.join_next().await.is_some() {}
+//! assert_eq!(*total.lock().await, 45);
+//! # }
+//! ```
+//!
 //! # Cancellation
 //!
 //! Types of other crates have no verdicts in their documentation. Those of the types exported here:

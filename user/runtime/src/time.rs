@@ -4,6 +4,24 @@
 //! Sleeping coroutines are in one ordered map of the process. For the earliest deadline there is one asynchronous sleep
 //! in the kernel, the *alarm*, whose completion arrives like every other. So sleeping costs a system call only when the
 //! earliest deadline changes, however many coroutines sleep, and works also while all workers are busy.
+//!
+//! ```no_run
+//! use cops::time::{Duration, Instant};
+//!
+//! # async fn work() {}
+//! # async fn example() {
+//! let begin = Instant::now();
+//! cops::sleep(Duration::from_millis(20)).await;
+//! if cops::timeout(Duration::from_secs(1), work()).await.is_err() {
+//!     cops::println!("not done after {:?}", begin.elapsed());
+//! }
+//! let mut interval = cops::interval(Duration::from_secs(5));
+//! loop {
+//!     interval.tick().await;
+//!     work().await;
+//! }
+//! # }
+//! ```
 
 use core::future::Future;
 use core::pin::Pin;
