@@ -21,6 +21,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -42,6 +43,8 @@ constexpr uint64_t kRom = 0x10000000;
 constexpr uint64_t kConsole = 0x10010000;
 constexpr uint64_t kPower = 0x10020000;
 constexpr uint64_t kPart = 0x10000;
+/// Bytes of a line of the caches.
+constexpr uint64_t kLine = 64;
 /// Place of the device tree, below the end of memory.
 constexpr uint64_t kRoomForTree = 0x100000;
 /// Cycles of a device from request to answer.
@@ -135,7 +138,10 @@ class Profile {
     if (file_ == nullptr) fail("cannot write " + path + ": " + std::strerror(errno));
   }
 
-  void transfer() { transfers_++; }
+  void transfer(uint64_t address) {
+    transfers_++;
+    lines_[address / kLine * kLine]++;
+  }
 
   void cycle(bool retires, uint64_t address) {
     cycles_++;
@@ -155,8 +161,13 @@ class Profile {
                    static_cast<unsigned long long>(count.cycles), static_cast<unsigned long long>(count.instructions),
                    static_cast<unsigned long long>(count.transfers));
     }
+    for (const auto& [address, count] : lines_) {
+      std::fprintf(file_, "line %llx %llu\n", static_cast<unsigned long long>(address),
+                   static_cast<unsigned long long>(count));
+    }
     std::fflush(file_);
     counts_.clear();
+    lines_.clear();
   }
 
  private:
@@ -164,6 +175,8 @@ class Profile {
   uint64_t cycles_ = 0;
   uint64_t transfers_ = 0;
   std::unordered_map<uint64_t, Count> counts_;
+  /// Number of transfers of each line of the caches.
+  std::unordered_map<uint64_t, uint64_t> lines_;
 };
 
 /// A 16550 without FIFO, whose transmitter is always ready.
@@ -345,9 +358,9 @@ class Port {
  public:
   Port(Bus& bus, Link link, uint64_t latency) : bus_(bus), link_(link), latency_(latency) {}
 
-  /// Takes what is offered at the rising edge to come. Returns the number of reads that have begun.
-  unsigned sample(uint64_t now) {
-    unsigned begun = 0;
+  /// Takes what is offered at the rising edge to come. Returns the address of the read that has begun, if one has.
+  std::optional<uint64_t> sample(uint64_t now) {
+    std::optional<uint64_t> begun;
     if (link_.r_valid && link_.r_ready) {
       Request& read = reads_.front();
       read.address = (read.address & ~uint64_t{read.size - 1}) + read.size;
@@ -357,7 +370,7 @@ class Port {
     if (link_.b_valid && link_.b_ready) answers_.pop_front();
     if (link_.ar_valid && link_.ar_ready) {
       reads_.push_back({link_.ar_id, link_.ar_address, 1u << link_.ar_size, link_.ar_length + 1u, now + latency_});
-      begun++;
+      begun = link_.ar_address;
     }
     if (link_.w_valid && link_.w_ready) {
       Request& write = writes_.front();
@@ -518,13 +531,13 @@ int main(int count, char** words) {
     top.interrupts = console.interrupts() ? 1 : 0;
     top.clock = 0;
     top.eval();
-    const unsigned transfers = port.sample(now);
+    const std::optional<uint64_t> transfer = port.sample(now);
     io.sample(now);
 #ifdef PROFILE
-    for (unsigned i = 0; i < transfers; i++) profile.transfer();
+    if (transfer) profile.transfer(*transfer);
     profile.cycle(top.rootp->PROFILE_VALID, top.rootp->PROFILE_PC);
 #else
-    (void)transfers;
+    (void)transfer;
 #endif
     top.clock = 1;
     top.eval();
