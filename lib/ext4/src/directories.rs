@@ -597,3 +597,37 @@ fn push(
     listed.push(ListedName { inode, file_type, name: own, next });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superblock::tests::small_layout;
+
+    /// A block that is found right has its entries within itself; entries of any other block have an end.
+    #[test]
+    fn damaged_names_are_refused_or_within_their_block() {
+        let seeds: [&[u8]; 3] = [&[], &[4, 12, 5, 0], &[6, 255, 4, 0, 20, 1]];
+        property::fuzz("names", &seeds, |input| {
+            let mut numbers = property::Numbers::new(input);
+            let layout = small_layout(numbers.byte() % 2 == 0);
+            let owner = BlockOwner { inode: 12, seed: 1 };
+            let mut bytes = alloc::vec![0; layout.block];
+            put_no_names(&layout, &mut bytes);
+            put_entry(&layout, &mut bytes, 0, 12, (2, 2, b"."));
+            put_entry(&layout, &mut bytes, 12, names_end(&layout) - 12, (2, 2, b".."));
+            while !numbers.is_empty() {
+                let at = numbers.number() as usize % bytes.len();
+                bytes[at] = numbers.byte();
+            }
+            if layout.has_checksums {
+                seal_names(&layout, owner, &mut bytes);
+            }
+            let sum: usize = entries(&layout, &bytes).map(|entry| entry.length.max(ENTRY)).sum();
+            if check_names(&layout, owner, &bytes).is_ok() {
+                assert_eq!(sum, names_end(&layout));
+            }
+            let mut room = None;
+            let _ = search_block(&layout, &bytes, (5, BlockKind::Names(owner)), b"..", &mut room);
+        });
+    }
+}

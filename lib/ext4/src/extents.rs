@@ -522,3 +522,45 @@ impl<D: Device> Filesystem<D> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superblock::tests::small_layout;
+
+    #[test]
+    fn entries_are_read_as_they_were_written() {
+        for (count, is_unwritten) in [(1, false), (LONGEST, false), (1, true), (LONGEST_UNWRITTEN, true)] {
+            let extent = Extent { first: 7, count, at: 0x1234_5678_9abc, is_unwritten };
+            assert_eq!(Extent::read(&extent.bytes()), extent);
+        }
+        assert_eq!(child_of(&index_entry(3, 0x1234_5678_9abc)), 0x1234_5678_9abc);
+    }
+
+    /// A node that is found right has its entries in order, one behind the other.
+    #[test]
+    fn damaged_nodes_are_refused_or_in_order() {
+        let seeds: [&[u8]; 3] = [&[], &[2, 0, 3, 0, 0], &[6, 1, 2, 2, 12, 9, 24, 3]];
+        property::fuzz("extents", &seeds, |input| {
+            let layout = small_layout(false);
+            let mut numbers = property::Numbers::new(input);
+            let mut bytes = alloc::vec![0; layout.block];
+            bytes[..MAP].copy_from_slice(&empty_root());
+            while !numbers.is_empty() {
+                let at = numbers.number() as usize % bytes.len();
+                bytes[at] = numbers.byte();
+            }
+            let owner = BlockOwner { inode: 12, seed: 1 };
+            if check_block(&layout, owner, &bytes).is_ok() && half(&bytes, DEPTH_AT) == 0 {
+                let count = usize::from(half(&bytes, COUNT_AT));
+                let entries = bytes[HEADER..].chunks_exact(ENTRY).take(count).map(Extent::read);
+                let mut end = 0;
+                for extent in entries {
+                    assert!(u64::from(extent.first) >= end && extent.count > 0);
+                    end = extent.end();
+                }
+            }
+            seal_block(owner, &mut bytes);
+        });
+    }
+}

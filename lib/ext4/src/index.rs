@@ -351,3 +351,34 @@ fn pack(layout: &Layout, bytes: &mut [u8], names: &[(u32, u8, &[u8])]) {
         directories::put_no_names(layout, bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superblock::tests::small_layout;
+
+    /// A node that is found right has its entries within itself, and can be sealed.
+    #[test]
+    fn damaged_nodes_are_refused_or_within_their_block() {
+        let seeds: [&[u8]; 3] = [&[], &[1, 32, 5, 34, 7], &[0, 5, 4, 4, 0]];
+        property::fuzz("index", &seeds, |input| {
+            let mut numbers = property::Numbers::new(input);
+            let layout = small_layout(numbers.byte() % 2 == 0);
+            let owner = BlockOwner { inode: 12, seed: 1 };
+            let mut bytes = alloc::vec![0; layout.block];
+            put_entry(&layout, &mut bytes, 0, PARENT_AT, (12, 2, b"."));
+            put_entry(&layout, &mut bytes, PARENT_AT, layout.block - PARENT_AT, (2, 2, b".."));
+            bytes[INFORMATION_AT] = INFORMATION;
+            set_half(&mut bytes, ROOT_ENTRIES_AT, room(&layout, ROOT_ENTRIES_AT) as u16);
+            set_half(&mut bytes, ROOT_ENTRIES_AT + 2, 1);
+            while !numbers.is_empty() {
+                let at = numbers.number() as usize % bytes.len();
+                bytes[at] = numbers.byte();
+            }
+            if check_node(&layout, owner, &bytes) == Err(Error::Damaged("the checksum of a directory's index")) {
+                seal_node(owner, &mut bytes);
+                assert_eq!(check_node(&layout, owner, &bytes), Ok(()));
+            }
+        });
+    }
+}

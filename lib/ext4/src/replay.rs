@@ -280,3 +280,74 @@ pub(crate) fn mark_as_empty<D: Device>(device: &D, journal: &Journal, size: usiz
     device.write(at, &reader.superblock).map_err(failed)?;
     device.flush().map_err(failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{JournalLog, JournalPiece, USED_BLOCKS};
+    use crate::superblock::tests::{MemoryDevice, small_volume};
+    use alloc::collections::BTreeSet;
+
+    const BLOCK: usize = 1024;
+    const AT: u64 = 64 << 10;
+
+    /// Makes a journal with some transactions, the last of which revokes a block.
+    fn journal() -> (MemoryDevice, Journal) {
+        let (_, device) = small_volume();
+        device.0.borrow_mut().resize(2 << 20, 0);
+        let mut superblock = alloc::vec![0; log::SIZE];
+        let words = [(0, log::MAGIC), (log::KIND_AT, log::SECOND_VERSION), (log::BLOCK_SIZE_AT, BLOCK as u32)];
+        for (at, value) in words.into_iter().chain([(log::LENGTH_AT, USED_BLOCKS), (log::FIRST_AT, 1)]) {
+            set(&mut superblock, at, value);
+        }
+        device.write(AT, &superblock).unwrap();
+        let pieces = alloc::vec![JournalPiece { first: 0, at: AT, count: USED_BLOCKS }];
+        let journal = Journal { pieces, blocks: USED_BLOCKS };
+        let mut log = JournalLog::begin(&device, journal.clone(), BLOCK).unwrap();
+        for round in 0..4_u8 {
+            let blocks: Vec<(u64, Vec<u8>)> = (5..9).map(|place| (place, alloc::vec![round; BLOCK])).collect();
+            let revoked: BTreeSet<u64> = if round == 3 { [20].into() } else { BTreeSet::new() };
+            let extra = if round == 0 { alloc::vec![(20, alloc::vec![9; BLOCK])] } else { Vec::new() };
+            let all: Vec<_> = blocks.iter().chain(&extra).map(|(place, bytes)| (*place, &bytes[..])).collect();
+            log.append(&device, all.into_iter(), &revoked, 7).unwrap();
+        }
+        (device, journal)
+    }
+
+    #[test]
+    fn transactions_are_replayed_but_for_blocks_that_were_revoked() {
+        let (device, journal) = journal();
+        let mut found = BTreeMap::new();
+        let end = replay(&device, &journal, BLOCK, |place, bytes| {
+            found.insert(place, bytes[0]);
+            Ok(())
+        });
+        assert!(matches!(end, Ok(Some(_))));
+        assert_eq!(found, (5..9).map(|place| (place, 3)).collect());
+        mark_as_empty(&device, &journal, BLOCK, end.unwrap().unwrap()).unwrap();
+        assert_eq!(replay(&device, &journal, BLOCK, |_, _| Err(Error::Busy)), Ok(None));
+    }
+
+    #[test]
+    fn damaged_journals_have_an_end() {
+        let seeds: [&[u8]; 3] = [&[], &[0, 28, 255], &[1, 12, 9, 0, 40, 3]];
+        property::fuzz("replay", &seeds, |input| {
+            let (device, journal) = journal();
+            let mut numbers = property::Numbers::new(input);
+            while !numbers.is_empty() {
+                // Also without checksums, where damage gets further.
+                let at = AT as usize + numbers.number() as usize % (30 * BLOCK);
+                device.0.borrow_mut()[at] = numbers.byte();
+                if numbers.byte() % 2 == 0 {
+                    device.0.borrow_mut()[AT as usize + log::INCOMPATIBLE_AT + 3] = 3;
+                }
+            }
+            let mut count = 0;
+            let _ = replay(&device, &journal, BLOCK, |_, _| {
+                count += 1;
+                assert!(count <= 2 * USED_BLOCKS, "a loop");
+                Ok(())
+            });
+        });
+    }
+}

@@ -452,3 +452,89 @@ impl Layout {
         if has_copy { 1 + self.descriptor_blocks() + u64::from(self.reserved_descriptors) } else { 0 }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use core::cell::RefCell;
+
+    use alloc::rc::Rc;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// A device in memory.
+    #[derive(Clone)]
+    pub(crate) struct MemoryDevice(pub(crate) Rc<RefCell<Vec<u8>>>);
+
+    impl Device for MemoryDevice {
+        fn bytes(&self) -> u64 {
+            self.0.borrow().len() as u64
+        }
+
+        fn is_read_only(&self) -> bool {
+            false
+        }
+
+        fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceFailed> {
+            let end = offset as usize + bytes.len();
+            bytes.copy_from_slice(self.0.borrow().get(offset as usize..end).ok_or(DeviceFailed)?);
+            Ok(())
+        }
+
+        fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceFailed> {
+            let end = offset as usize + bytes.len();
+            self.0.borrow_mut().get_mut(offset as usize..end).ok_or(DeviceFailed)?.copy_from_slice(bytes);
+            Ok(())
+        }
+
+        fn flush(&self) -> Result<(), DeviceFailed> {
+            Ok(())
+        }
+    }
+
+    /// Returns the superblock of a volume of one group, and a device that is large enough for it.
+    pub(crate) fn small_volume() -> (Vec<u8>, MemoryDevice) {
+        let mut superblock = alloc::vec![0; SIZE];
+        let words = [(0, 64), (4, 1024), (20, 1), (32, 8192), (40, 64), (76, 1), (84, 11), (96, 0x42), (100, 0x1)];
+        for (at, value) in words {
+            set_word(&mut superblock, at, value);
+        }
+        superblock[MAGIC_AT..MAGIC_AT + 2].copy_from_slice(&MAGIC.to_le_bytes());
+        superblock[88..90].copy_from_slice(&256_u16.to_le_bytes());
+        (superblock, MemoryDevice(Rc::new(RefCell::new(alloc::vec![0; 1 << 20]))))
+    }
+
+    /// Returns the layout of a small volume with blocks of 1 KiB.
+    pub(crate) fn small_layout(has_checksums: bool) -> Layout {
+        let (superblock, device) = small_volume();
+        device.write(AT, &superblock).unwrap();
+        Layout { has_checksums, ..Layout::read(&device).unwrap() }
+    }
+
+    /// Superblocks with any bytes are refused, or have a layout whose functions do not fail.
+    #[test]
+    fn damaged_superblocks_are_refused_or_have_a_layout() {
+        let seeds: [&[u8]; 3] = [&[], &[24, 0, 1, 0, 2], &[254, 0, 64, 0, 96, 0, 0x80]];
+        property::fuzz("superblock", &seeds, |input| {
+            let (mut superblock, device) = small_volume();
+            let mut numbers = property::Numbers::new(input);
+            while !numbers.is_empty() {
+                let at = numbers.number() as usize % SIZE;
+                superblock[at] = numbers.byte();
+            }
+            device.write(AT, &superblock).unwrap();
+            if examine(&device, true).is_err() {
+                return;
+            }
+            let Ok(layout) = Layout::read(&device) else { return };
+            for group in [0, layout.groups / 2, layout.groups - 1] {
+                let start = layout.start_of(group);
+                assert!(start < layout.blocks && layout.blocks_of(group) > 0);
+                assert_eq!(layout.group_of(start), (group, 0));
+                let (_, at) = layout.descriptor_at(group);
+                assert!(at + layout.descriptor <= layout.block);
+                let _ = (layout.copies_in(group), layout.inode_blocks());
+            }
+        });
+    }
+}
