@@ -3,8 +3,8 @@
 //! An operation changes blocks here, in place. Each change notes the bytes that were there before, so an operation that
 //! fails in the middle, because something is damaged or full, is taken back as a whole ([`Blocks::take_back`]). When
 //! changes are to last, when they are many, or after some time, all blocks that were changed become one transaction of
-//! the [`JournalLog`]: so a transaction has whole operations alone, and each block once. Checksums are taken then, once
-//! for each changed block, and not at each change.
+//! the [`JournalLog`]: so a transaction has whole operations alone, and each block once. Checksums are taken then, of
+//! the pieces of a block that have changed ([`PieceSums`]), and not at each change.
 //!
 //! # Allegations
 //! A block is looked at when it comes into memory, for what it is wanted as ([`BlockKind`]): its checksum, and that it
@@ -32,9 +32,9 @@ use core::ops::Range;
 
 use crate::Error;
 use crate::bytes::{half, set_half, set_word};
-use crate::checksum::{crc16, crc32c};
+use crate::checksum::{PieceSums, crc16, crc32c};
 use crate::device::{Device, DeviceFailed};
-use crate::log::JournalLog;
+use crate::log::{JournalLog, LoggedBlock};
 use crate::superblock::{self, Layout, WIDE_DESCRIPTOR};
 use crate::{attributes, directories, extents};
 
@@ -105,6 +105,7 @@ struct HeldBlock {
     verified: u128,
     /// Inodes or descriptors whose checksums are to be taken.
     changed: u128,
+    sums: PieceSums,
     used: u32,
 }
 
@@ -218,6 +219,7 @@ impl<D: Device> Blocks<D> {
         self.notes.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
         self.noted_bytes.extend_from_slice(bytes);
         self.notes.push(Note::Bytes { block: number, at: part.start, length: part.len() });
+        held.sums.change(&part);
         let item = match kind {
             BlockKind::Inodes { .. } => self.layout.inode,
             BlockKind::Descriptors => self.layout.descriptor,
@@ -375,6 +377,7 @@ impl<D: Device> Blocks<D> {
                     if let Some(slot) = self.places.get(&block) {
                         let held = &mut self.slots[*slot as usize];
                         held.bytes[at..at + length].copy_from_slice(&self.noted_bytes[start..]);
+                        held.sums.change(&(at..at + length));
                     }
                     self.noted_bytes.truncate(start);
                 }
@@ -439,7 +442,8 @@ impl<D: Device> Blocks<D> {
     }
 
     fn insert(&mut self, number: u64, bytes: Box<[u8]>, kind: BlockKind, state: State) -> usize {
-        let held = HeldBlock { number, bytes, kind, state, verified: 0, changed: 0, used: self.tick };
+        let sums = PieceSums::default();
+        let held = HeldBlock { number, bytes, kind, state, verified: 0, changed: 0, sums, used: self.tick };
         match state {
             State::Clean => self.clean += 1,
             State::Logged => {}
@@ -468,7 +472,7 @@ impl<D: Device> Blocks<D> {
             State::Logged => {}
             State::New { .. } => self.new -= 1,
         }
-        (held.number, held.bytes, held.changed) = (NONE, Box::default(), 0);
+        (held.number, held.bytes, held.changed, held.sums) = (NONE, Box::default(), 0, PieceSums::default());
         self.unused.push(slot);
     }
 
@@ -561,14 +565,15 @@ impl<D: Device> Blocks<D> {
         let layout = self.layout;
         // Those of bitmaps are in descriptors, which have their own.
         for slot in 0..self.slots.len() {
-            let held = &self.slots[slot];
+            let held = &mut self.slots[slot];
             if held.number == NONE || !matches!(held.state, State::New { .. }) || !layout.has_checksums {
                 continue;
             }
             let (kind, BlockKind::BlockBitmap(group) | BlockKind::InodeBitmap(group)) = (held.kind, held.kind) else {
                 continue;
             };
-            let checksum = bitmap_checksum(&layout, kind, &held.bytes);
+            held.sums.renew(&held.bytes);
+            let checksum = held.sums.sum(layout.seed, &held.bytes, 0..bitmap_bytes(&layout, kind));
             let (block, at) = layout.descriptor_at(group);
             let (low, high) = bitmap_checksum_at(kind);
             let parts = [(low, checksum as u16), (high, (checksum >> 16) as u16)];
@@ -603,7 +608,10 @@ impl<D: Device> Blocks<D> {
             match &mut self.log {
                 Some(log) => {
                     let slots = &self.slots;
-                    let blocks = changed.iter().map(|(number, slot)| (*number, &slots[*slot as usize].bytes[..]));
+                    let blocks = changed.iter().map(|(place, slot)| {
+                        let held = &slots[*slot as usize];
+                        LoggedBlock { place: *place, bytes: &held.bytes, sums: &held.sums }
+                    });
                     log.append(&self.device, blocks, &self.revoked, seconds)?;
                 }
                 None => {
@@ -683,40 +691,72 @@ fn bitmap_checksum_at(kind: BlockKind) -> (usize, usize) {
 
 /// Returns the checksum of a bitmap.
 fn bitmap_checksum(layout: &Layout, kind: BlockKind, bytes: &[u8]) -> u32 {
-    let bits = if matches!(kind, BlockKind::BlockBitmap(_)) { layout.group_blocks } else { layout.group_inodes };
-    crc32c(layout.seed, &bytes[..bits as usize / 8])
+    crc32c(layout.seed, &bytes[..bitmap_bytes(layout, kind)])
 }
 
-/// Gives a block that was changed its checksums.
+/// Returns the number of a bitmap's bytes that have a checksum.
+fn bitmap_bytes(layout: &Layout, kind: BlockKind) -> usize {
+    let bits = if matches!(kind, BlockKind::BlockBitmap(_)) { layout.group_blocks } else { layout.group_inodes };
+    bits as usize / 8
+}
+
+/// Gives a block that was changed its checksums, and takes those of its pieces for the journal.
 fn seal_block(layout: &Layout, held: &mut HeldBlock) {
     let changed = core::mem::take(&mut held.changed);
-    let bytes = &mut held.bytes;
+    held.sums.renew(&held.bytes);
+    let HeldBlock { bytes, sums, .. } = held;
     let items = |size: usize| (0..layout.block / size).filter(move |item| changed & 1 << item != 0);
     match held.kind {
         BlockKind::Superblock if layout.has_checksums => {
             let at = layout.superblock_at().1;
-            let bytes = &mut bytes[at..at + superblock::SIZE];
-            let checksum = crc32c(crate::checksum::START, &bytes[..superblock::CHECKSUM_AT]);
-            set_word(bytes, superblock::CHECKSUM_AT, checksum);
+            let place = at + superblock::CHECKSUM_AT;
+            let checksum = sums.sum(crate::checksum::START, bytes, at..place);
+            put_checksum(bytes, sums, place, checksum);
         }
         BlockKind::Descriptors if layout.has_checksums || layout.has_group_checksums => {
             let first = (held.number - layout.first_block - 1) * (layout.block / layout.descriptor) as u64;
             for item in items(layout.descriptor) {
-                let descriptor = &mut bytes[item * layout.descriptor..][..layout.descriptor];
+                let at = item * layout.descriptor;
+                let descriptor = &mut bytes[at..at + layout.descriptor];
                 let checksum = descriptor_checksum(layout, first as u32 + item as u32, descriptor);
                 set_half(descriptor, 30, checksum);
+                sums.change(&(at..at + layout.descriptor));
             }
         }
         BlockKind::Inodes { first } if layout.has_checksums => {
             for item in items(layout.inode) {
-                let number = first + item as u32;
-                crate::inodes::seal(layout, number, &mut bytes[item * layout.inode..][..layout.inode]);
+                let (number, at) = (first + item as u32, item * layout.inode);
+                crate::inodes::seal(layout, number, &mut bytes[at..at + layout.inode]);
+                sums.change(&(at..at + layout.inode));
             }
         }
-        BlockKind::Names(owner) if layout.has_checksums => directories::seal_names(layout, owner, bytes),
-        BlockKind::Index(owner) if layout.has_checksums => crate::index::seal_node(owner, bytes),
-        BlockKind::Extents(owner) if layout.has_checksums => extents::seal_block(owner, bytes),
-        BlockKind::Attributes if layout.has_checksums => attributes::seal_block(layout, held.number, bytes),
+        BlockKind::Names(owner) if layout.has_checksums => {
+            let end = directories::names_end(layout);
+            let checksum = sums.sum(owner.seed, bytes, 0..end);
+            put_checksum(bytes, sums, end + directories::CHECKSUM_IN_TAIL, checksum);
+        }
+        BlockKind::Extents(owner) if layout.has_checksums => {
+            let end = extents::checksum_at(bytes);
+            if end + 4 <= bytes.len() {
+                let checksum = sums.sum(owner.seed, bytes, 0..end);
+                put_checksum(bytes, sums, end, checksum);
+            }
+        }
+        BlockKind::Index(owner) if layout.has_checksums => {
+            crate::index::seal_node(owner, bytes);
+            sums.change(&(0..layout.block));
+        }
+        BlockKind::Attributes if layout.has_checksums => {
+            attributes::seal_block(layout, held.number, bytes);
+            sums.change(&(0..layout.block));
+        }
         _ => {}
     }
+    sums.renew(bytes);
+}
+
+/// Puts a checksum into a block, where it is one of the bytes of a piece.
+fn put_checksum(bytes: &mut [u8], sums: &mut PieceSums, at: usize, checksum: u32) {
+    set_word(bytes, at, checksum);
+    sums.change(&(at..at + 4));
 }

@@ -23,6 +23,8 @@ const MOST_OF_ONE_HASH: usize = 64;
 pub(crate) const ENTRY: usize = 8;
 const TAIL: usize = 12;
 const TAIL_TYPE: u8 = 0xde;
+/// Offset of the checksum in that entry.
+pub(crate) const CHECKSUM_IN_TAIL: usize = 8;
 /// Place of the entry of the directory above, behind the one of the directory itself.
 pub(crate) const PARENT_AT: usize = 12;
 
@@ -107,10 +109,11 @@ pub(crate) fn check_names(layout: &Layout, owner: BlockOwner, bytes: &[u8]) -> R
 }
 
 /// Gives a block of names its checksum.
-pub(crate) fn seal_names(layout: &Layout, owner: BlockOwner, bytes: &mut [u8]) {
+#[cfg(test)]
+fn seal_names(layout: &Layout, owner: BlockOwner, bytes: &mut [u8]) {
     let end = names_end(layout);
     let checksum = crc32c(owner.seed, &bytes[..end]);
-    set_word(bytes, end + 8, checksum);
+    set_word(bytes, end + CHECKSUM_IN_TAIL, checksum);
 }
 
 /// Puts an entry into a block.

@@ -123,7 +123,8 @@ fn check_node(bytes: &[u8], most: usize) -> Result<(), Error> {
     Ok(())
 }
 
-fn checksum_at(bytes: &[u8]) -> usize {
+/// Returns the offset of a node's checksum.
+pub(crate) fn checksum_at(bytes: &[u8]) -> usize {
     HEADER + ENTRY * usize::from(half(bytes, MOST_AT))
 }
 
@@ -140,7 +141,8 @@ pub(crate) fn check_block(layout: &Layout, owner: BlockOwner, bytes: &[u8]) -> R
 }
 
 /// Gives a node its checksum.
-pub(crate) fn seal_block(owner: BlockOwner, bytes: &mut [u8]) {
+#[cfg(test)]
+fn seal_block(owner: BlockOwner, bytes: &mut [u8]) {
     let at = checksum_at(bytes);
     if at + 4 <= bytes.len() {
         let checksum = crc32c(owner.seed, &bytes[..at]);

@@ -17,7 +17,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::iter::Peekable;
 
-use crate::checksum::{START, crc32c};
+use crate::checksum::{PieceSums, START, crc32c};
 use crate::device::{Device, DeviceFailed};
 
 /// Blocks of a journal that are used: the least that a journal of Linux has (`JBD2_MIN_JOURNAL_BLOCKS`).
@@ -117,6 +117,13 @@ impl From<DeviceFailed> for Unusable {
     }
 }
 
+/// A block of a transaction: its place in the volume, its bytes and the checksums of their pieces.
+pub(crate) struct LoggedBlock<'a> {
+    pub(crate) place: u64,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) sums: &'a PieceSums,
+}
+
 /// The log of a volume that is mounted for writing.
 pub(crate) struct JournalLog {
     pieces: Vec<JournalPiece>,
@@ -211,7 +218,7 @@ impl JournalLog {
     pub(crate) fn append<'a, D: Device>(
         &mut self,
         device: &D,
-        blocks: impl ExactSizeIterator<Item = (u64, &'a [u8])>,
+        blocks: impl ExactSizeIterator<Item = LoggedBlock<'a>>,
         revoked: &BTreeSet<u64>,
         seconds: i64,
     ) -> Result<(), DeviceFailed> {
@@ -271,14 +278,14 @@ impl JournalLog {
     fn write_some<'a, D: Device>(
         &mut self,
         device: &D,
-        blocks: &mut Peekable<impl Iterator<Item = (u64, &'a [u8])>>,
+        blocks: &mut Peekable<impl Iterator<Item = LoggedBlock<'a>>>,
     ) -> Result<(), DeviceFailed> {
         let descriptor = self.advance()?;
         self.header(DESCRIPTOR);
         let mut at = HEADER;
         let most = tags(self.block.len());
         for number in 0..most {
-            let Some((place, bytes)) = blocks.next() else { break };
+            let Some(LoggedBlock { place, bytes, sums }) = blocks.next() else { break };
             let mut flags = if number > 0 { SAME_UUID } else { 0 };
             if number + 1 == most || blocks.peek().is_none() {
                 flags |= LAST;
@@ -291,8 +298,11 @@ impl JournalLog {
             if escaped.is_some() {
                 flags |= ESCAPED;
             }
-            let bytes = escaped.as_deref().unwrap_or(bytes);
-            let checksum = crc32c(crc32c(self.seed, &self.sequence.to_be_bytes()), bytes);
+            let before = crc32c(self.seed, &self.sequence.to_be_bytes());
+            let (bytes, checksum) = match &escaped {
+                Some(copy) => (&copy[..], crc32c(before, copy)),
+                None => (bytes, sums.sum(before, bytes, 0..bytes.len())),
+            };
             for (within, word) in [(0, place as u32), (4, flags), (8, (place >> 32) as u32), (12, checksum)] {
                 set(&mut self.block, at + within, word);
             }

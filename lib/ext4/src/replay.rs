@@ -284,7 +284,8 @@ pub(crate) fn mark_as_empty<D: Device>(device: &D, journal: &Journal, size: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::{JournalLog, JournalPiece, USED_BLOCKS};
+    use crate::checksum::PieceSums;
+    use crate::log::{JournalLog, JournalPiece, LoggedBlock, USED_BLOCKS};
     use crate::superblock::tests::{MemoryDevice, small_volume};
     use alloc::collections::BTreeSet;
 
@@ -308,7 +309,11 @@ mod tests {
             let blocks: Vec<(u64, Vec<u8>)> = (5..9).map(|place| (place, alloc::vec![round; BLOCK])).collect();
             let revoked: BTreeSet<u64> = if round == 3 { [20].into() } else { BTreeSet::new() };
             let extra = if round == 0 { alloc::vec![(20, alloc::vec![9; BLOCK])] } else { Vec::new() };
-            let all: Vec<_> = blocks.iter().chain(&extra).map(|(place, bytes)| (*place, &bytes[..])).collect();
+            let sums = PieceSums::default();
+            let logged = |(place, bytes): &'_ (u64, Vec<u8>)| (*place, bytes.clone());
+            let all: Vec<_> = blocks.iter().chain(&extra).map(logged).collect();
+            let all: Vec<_> =
+                all.iter().map(|(place, bytes)| LoggedBlock { place: *place, bytes, sums: &sums }).collect();
             log.append(&device, all.into_iter(), &revoked, 7).unwrap();
         }
         (device, journal)
