@@ -33,6 +33,9 @@
 #define COPS_SYS_dup 23
 #define COPS_SYS_dup3 24
 #define COPS_SYS_fcntl 25
+#define COPS_SYS_inotify_init1 26
+#define COPS_SYS_inotify_add_watch 27
+#define COPS_SYS_inotify_rm_watch 28
 #define COPS_SYS_ioctl 29
 #define COPS_SYS_flock 32
 #define COPS_SYS_mknodat 33

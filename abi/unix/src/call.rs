@@ -180,6 +180,15 @@ system_calls! {
     /// `/proc/sys/fs/pipe-max-size` for every process, and for one that makes another's pipe larger;
     /// `EBUSY` if more is in it.
     FileControl = 25 fcntl(descriptor: Descriptor, command: Number, argument: Number) Possible;
+    /// Creates a queue for events of watched files. Flags `IN_NONBLOCK`, `IN_CLOEXEC`.
+    EventFile = 26 inotify_init1(flags: Number) Never;
+    /// Has a queue told what happens to a file, or in a directory: the mask has the kinds of events, and `IN_ONLYDIR`,
+    /// `IN_DONT_FOLLOW`, `IN_ONESHOT`, `IN_MASK_ADD` and `IN_MASK_CREATE`. Returns the number of the watch, which is
+    /// the present one of that file if there is one. `ENOSPC` beyond 8,192 watches of a queue or 32 of a file,
+    /// `EOPNOTSUPP` for files that are not in memory.
+    WatchFile = 27 inotify_add_watch(queue: Descriptor, path: Path, mask: Number) Never;
+    /// Ends a watch.
+    EndWatch = 28 inotify_rm_watch(queue: Descriptor, watch: Number) Never;
     /// Device control: of a terminal `TCGETS`, `TCSETS`, `TCSETSW`, `TCSETSF`, `TCSBRK`, `TCFLSH`, `TIOCSCTTY`,
     /// `TIOCNOTTY`, `TIOCGSID`, `TIOCGPGRP`, `TIOCSPGRP`, `TIOCSTI`, `TIOCGWINSZ`, `TIOCSWINSZ` and `FIONREAD`.
     /// `TCSETSW`, `TCSETSF` and `TCSBRK` wait until all output has left. Of a pseudo-terminal also `TIOCOUTQ`, and of

@@ -1519,6 +1519,44 @@ pub const EFD_SEMAPHORE: u32 = 1;
 /// Bytes of a signal as it is read from a descriptor (`struct signalfd_siginfo`).
 pub const SIGNAL_RECORD: usize = 128;
 
+/// Flags of `inotify_add_watch`, and of the events that are read, beside those of the files themselves.
+pub mod file_event {
+    /// All kinds of events.
+    pub const ALL: u32 = 0xfff;
+    /// An event: the file system of the file was unmounted.
+    pub const UNMOUNTED: u32 = 0x2000;
+    /// An event: some before it were lost.
+    pub const LOST: u32 = 0x4000;
+    /// An event: the watch has ended.
+    pub const IGNORED: u32 = 0x8000;
+    /// The file must be a directory.
+    pub const ONLY_DIRECTORY: u32 = 0x100_0000;
+    /// A symbolic link is watched itself.
+    pub const KEEP_LINK: u32 = 0x200_0000;
+    /// Files that have lost their name are not told: none are.
+    pub const EXCEPT_UNLINKED: u32 = 0x400_0000;
+    /// The watch must be a new one.
+    pub const MUST_BE_NEW: u32 = 0x1000_0000;
+    /// The kinds of events are added to those of the present watch.
+    pub const ADD: u32 = 0x2000_0000;
+    /// In an event: it concerns a directory.
+    pub const IS_DIRECTORY: u32 = 0x4000_0000;
+    /// The watch ends after one event.
+    pub const ONCE: u32 = 0x8000_0000;
+    /// All bits that a mask may have; it must have one.
+    pub const KNOWN: u32 = ALL
+        | UNMOUNTED
+        | LOST
+        | IGNORED
+        | ONLY_DIRECTORY
+        | KEEP_LINK
+        | EXCEPT_UNLINKED
+        | MUST_BE_NEW
+        | ADD
+        | IS_DIRECTORY
+        | ONCE;
+}
+
 /// Operations, events and structures of `epoll_ctl` and `epoll_pwait`, and the events of `ppoll`.
 #[allow(missing_docs)]
 pub mod epoll {

@@ -180,6 +180,12 @@ impl State {
         Ok(self.keep(Descriptor::from_result(number)))
     }
 
+    /// Makes a queue for events of files.
+    fn events(&mut self) -> Result<usize> {
+        let number = call(SystemCall::EventFile, [0; 6])?;
+        Ok(self.keep(Descriptor::from_result(number)))
+    }
+
     /// Makes an epoll instance that watches the reading end of a pipe.
     fn watching(&mut self, bytes: usize) -> Result<(usize, usize)> {
         let (epoll, (reader, _)) = (self.epoll()?, self.pipe(bytes)?);
@@ -406,6 +412,13 @@ const SCRIPTS: &[Script] = scripts![
     RemoveAttributeOfFile "": |state| with([state.file()?, path(ATTRIBUTE)]), nothing;
     GetCurrentDirectory "": |state| with([state.at(OUTPUT), 100]), nothing;
     EventCounter "": |_| with([0, 0]), close;
+    EventFile "": |_| with([0]), close;
+    WatchFile "": |state| with([state.events()?, path(c"/tmp"), 0x100]), nothing;
+    EndWatch "": |state| {
+        let events = state.events()?;
+        let watch = call(SystemCall::WatchFile, [events, path(c"/tmp"), 0x100, 0, 0, 0])?;
+        with([events, watch])
+    }, nothing;
     MemoryFile "": |_| with([path(FILE), 0]), close;
     EpollCreate "": |_| with([0]), close;
     EpollControl "adds": |state| {

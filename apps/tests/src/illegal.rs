@@ -434,6 +434,13 @@ pub async fn calls() -> Outcome {
         (Sleep, &[wrong_time, 0], &[EINVAL]),
         (SleepOn, &[99, 0, wrong_time, 0], &[EINVAL]),
         (SleepOn, &[clock::MONOTONIC as usize, 0, wrong_time, 0], &[EINVAL]),
+        (EventFile, &[1], &[EINVAL]),
+        (WatchFile, &[CLOSED, path(c"/tmp"), 2], &[EBADF]),
+        (WatchFile, &[reader, path(c"/tmp"), 2], &[EINVAL]),
+        (WatchFile, &[reader, path(c"/tmp"), 0], &[EINVAL]),
+        (WatchFile, &[reader, path(c"/tmp"), 0x3000_0002], &[EINVAL]),
+        (EndWatch, &[CLOSED, 1], &[EBADF]),
+        (EndWatch, &[reader, 1], &[EINVAL]),
         (SignalFile, &[reader, buffer, 8, 0], &[EINVAL]),
         (SignalFile, &[CLOSED, buffer, 8, 0], &[EBADF]),
         (SignalFile, &[usize::MAX, buffer, 4, 0], &[EINVAL]),
@@ -689,6 +696,8 @@ pub async fn addresses() -> Outcome {
     let timer_file = number(&timer_descriptor);
     let process_descriptor = system::Descriptor::from_result(must!(call(ProcessFile, &[own, 0])));
     let process_file = number(&process_descriptor);
+    let event_descriptor = system::Descriptor::from_result(must!(call(EventFile, &[0])));
+    let event_file = number(&event_descriptor);
     let segment = must!(call(SegmentGet, &[0, 4096, 0o1600]));
     let semaphores = must!(call(SemaphoreGet, &[0, 1, 0o1600]));
     must!(call(TimerCreate, &[monotonic, 0, buffer]));
@@ -728,6 +737,7 @@ pub async fn addresses() -> Outcome {
         (SetTimes, &[here, existing, buffer, 0]),
         (Select, &[8, buffer, buffer, buffer, buffer, buffer]),
         (ChangeDirectory, &[existing]),
+        (WatchFile, &[event_file, existing, 2]),
         (Open, &[here, existing, 0, 0]),
         (Pipe, &[buffer, 0]),
         (ReadDirectory, &[directory, buffer, 1000]),

@@ -213,6 +213,7 @@ const TESTS: &[Test] = tests![
     readiness::illegal_calls;
     readiness::level_edge_and_once;
     readiness::event_counters;
+    readiness::events_of_files;
     readiness::waiters_are_woken;
     readiness::sockets;
     readiness::many_watched_and_closed;

@@ -273,7 +273,8 @@ all_same! { SystemCall, linux_calls(), general:
     RemoveAttribute __NR_removexattr; RemoveAttributeOfLink __NR_lremovexattr;
     RemoveAttributeOfFile __NR_fremovexattr; GetCurrentDirectory __NR_getcwd; EventCounter __NR_eventfd2;
     EpollCreate __NR_epoll_create1; EpollControl __NR_epoll_ctl; EpollWait __NR_epoll_pwait; Duplicate __NR_dup;
-    DuplicateTo __NR_dup3; FileControl __NR_fcntl; DeviceControl __NR_ioctl; Lock __NR_flock;
+    DuplicateTo __NR_dup3; FileControl __NR_fcntl; EventFile __NR_inotify_init1;
+    WatchFile __NR_inotify_add_watch; EndWatch __NR_inotify_rm_watch; DeviceControl __NR_ioctl; Lock __NR_flock;
     MakeNode __NR_mknodat; MakeDirectory __NR_mkdirat; Unlink __NR_unlinkat; SymbolicLink __NR_symlinkat;
     Link __NR_linkat; Unmount __NR_umount2; Mount __NR_mount; FileSystemAt __NR_statfs; FileSystem __NR_fstatfs;
     TruncateAt __NR_truncate; Truncate __NR_ftruncate; Allocate __NR_fallocate; Access __NR_faccessat;

@@ -23,6 +23,39 @@ fn ready(epoll: &Epoll) -> Result<Vec<(u64, u32)>, Errno> {
     Ok(events[..count].iter().map(|event| (event.data, event.events)).collect())
 }
 
+/// A queue is read, watched by an epoll, waited for asynchronously, and closed by the end of its process.
+pub async fn events_of_files() -> Outcome {
+    use system::readiness::{end_watch, event_file, watch_file};
+
+    let queue = must!(event_file(open::NONBLOCK));
+    let mut bytes = [0u8; 256];
+    must!(system::file::make_directory(c"/tmp/watched", 0o700));
+    let watch = must!(watch_file(queue.raw(), c"/tmp/watched", 0x300));
+    check_eq!(watch_file(queue.raw(), c"/tmp/watched", 0x300), Ok(watch));
+    check_eq!(watch_file(queue.raw(), c"/tmp/missing", 0x300), Err(Errno::ENOENT));
+    let epoll = must!(Epoll::new());
+    must!(epoll.add(queue.raw(), event::IN, 5));
+    check_eq!(ready(&epoll), Ok(alloc::vec![]));
+    check_eq!(system::file::read(queue.raw(), &mut bytes), Err(Errno::EAGAIN));
+    drop(must!(system::file::open(c"/tmp/watched/a-name", open::RDWR | open::CREAT, 0o600)));
+    check_eq!(ready(&epoll), Ok(alloc::vec![(5, event::IN)]));
+    check_eq!(system::file::read(queue.raw(), &mut bytes[..31]), Err(Errno::EINVAL));
+    check_eq!(system::file::read(queue.raw(), &mut bytes), Ok(32));
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+    check_eq!([word(0) as i32, word(4) as i32, word(8) as i32, word(12) as i32], [watch, 0x100, 0, 16]);
+    check_eq!(&bytes[16..32], b"a-name\0\0\0\0\0\0\0\0\0\0");
+    check_eq!(ready(&epoll), Ok(alloc::vec![]));
+    must!(system::file::unlink(c"/tmp/watched/a-name", 0));
+    check_eq!(system::file::read(queue.raw(), &mut bytes), Ok(32));
+    must!(end_watch(queue.raw(), watch));
+    check_eq!(end_watch(queue.raw(), watch), Err(Errno::EINVAL));
+    check_eq!(system::file::read(queue.raw(), &mut bytes), Ok(16));
+    must!(watch_file(queue.raw(), c"/tmp/watched", 0xfff));
+    must!(system::file::unlink(c"/tmp/watched", 0x200));
+    check_eq!(system::file::read(queue.raw(), &mut bytes), Ok(32));
+    Ok(())
+}
+
 pub async fn illegal_calls() -> Outcome {
     use Errno::*;
     let epoll = must!(Epoll::new());

@@ -355,6 +355,9 @@ fn decode_other(call: Call<'_>) -> Decoding {
         ReadDirectory => files::read_directory(call),
 
         EventCounter => readiness::create_event_counter(call),
+        EventFile => readiness::create_event_file(call),
+        WatchFile => readiness::watch_file(call),
+        EndWatch => readiness::end_watch(call),
         MemoryFile => files::create_memory_file(call),
         EpollCreate => readiness::create_epoll(call),
         EpollControl => readiness::control_epoll(call),

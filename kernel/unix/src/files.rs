@@ -14,6 +14,7 @@ pub(crate) mod epoll;
 pub(crate) mod event_counter;
 pub(crate) mod fifo;
 pub(crate) mod file;
+pub(crate) mod file_events;
 pub(crate) mod gathered;
 pub(crate) mod generated;
 pub(crate) mod job_control;

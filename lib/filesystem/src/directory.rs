@@ -242,13 +242,25 @@ impl Directory {
         self.places.get(place).map_or(u64::MAX, |place| place.cursor)
     }
 
-    /// Returns the entries from `cursor` on, each with its own cursor.
-    pub(crate) fn entries_from(&self, cursor: u64) -> impl Iterator<Item = (u64, &NamedInode)> {
+    /// Returns the first place whose cursor is not below this one.
+    fn first_place_from(&self, cursor: u64) -> usize {
         let (mut start, mut end) = (0, self.places.len());
         while start < end {
             let middle = start + (end - start) / 2;
             if self.order(middle) < cursor { start = middle + 1 } else { end = middle }
         }
+        start
+    }
+
+    /// Returns the entry with this cursor.
+    pub(crate) fn entry_at(&self, cursor: u64) -> Option<&NamedInode> {
+        let place = self.places.get(self.first_place_from(cursor))?;
+        if place.cursor == cursor { place.entry.as_ref() } else { None }
+    }
+
+    /// Returns the entries from `cursor` on, each with its own cursor.
+    pub(crate) fn entries_from(&self, cursor: u64) -> impl Iterator<Item = (u64, &NamedInode)> {
+        let start = self.first_place_from(cursor);
         let places = (start..self.places.len()).filter_map(|place| self.places.get(place));
         places.filter_map(|place| Some((place.cursor, place.entry.as_ref()?)))
     }

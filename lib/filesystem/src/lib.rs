@@ -56,6 +56,7 @@ mod quota;
 mod table;
 mod tree;
 mod walk;
+mod watch;
 
 pub use contents::{CommonPages, MAX_FILE_LENGTH, PAGE_SIZE, seal};
 pub use error::Error;
@@ -68,3 +69,4 @@ pub use walk::{
     Departure, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, WayOn,
     leading_slashes,
 };
+pub use watch::{Event, Observer, event};

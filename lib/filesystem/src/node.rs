@@ -9,6 +9,7 @@ use crate::contents::{CommonPages, FileContents, MAX_FILE_LENGTH, PAGE_SIZE, Wri
 use crate::error::Error;
 use crate::quota::Owner;
 use crate::table::{Content, Held, INODE_COST, ROOT, Shared};
+use crate::watch::event;
 
 /// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,6 +145,18 @@ impl Node {
         Held::take(&self.shared, self.index, self.kind)
     }
 
+    /// Returns the tree and the index of the file.
+    pub(crate) fn parts(&self) -> (&Shared, u32) {
+        (&self.shared, self.index)
+    }
+
+    /// Tells that this has happened to the file, to those who watch it or the directory with its name. Not to be called
+    /// with a lock of an inode.
+    #[inline(always)]
+    pub fn tell(&self, what: u32) {
+        self.shared.tell_of_file(self.index, self.kind, what);
+    }
+
     pub(crate) fn is_in(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared)
     }
@@ -271,6 +284,8 @@ impl Node {
         let mut attributes = self.shared.inode(self.index).attributes.lock();
         attributes.permissions = permissions & 0o7777;
         attributes.changed = now;
+        drop(attributes);
+        self.tell(event::ATTRIBUTES);
     }
 
     /// Changes the given times.
@@ -280,6 +295,13 @@ impl Node {
         attributes.accessed = accessed.unwrap_or(attributes.accessed);
         attributes.modified = modified.unwrap_or(attributes.modified);
         attributes.changed = now;
+        drop(attributes);
+        match (accessed, modified) {
+            (Some(_), Some(_)) => self.tell(event::ATTRIBUTES),
+            (Some(_), None) => self.tell(event::ACCESSED),
+            (None, Some(_)) => self.tell(event::MODIFIED),
+            (None, None) => {}
+        }
     }
 
     /// Reads up to `buffer.len()` bytes at `offset`; returns their number, 0 at the end.
@@ -377,6 +399,8 @@ impl Node {
         let mut content = inode.exclusive();
         content.file_mut()?.truncate(&self.shared.quota, &self.shared.remains, length)?;
         inode.touch(now);
+        drop(content);
+        self.tell(event::MODIFIED);
         Ok(())
     }
 

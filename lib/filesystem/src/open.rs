@@ -16,6 +16,7 @@ use crate::quota::{Maker, Owner};
 use crate::table::Held;
 use crate::tree::{Filesystem, Recipe, create};
 use crate::walk::{LastComponent, LastLink, walk};
+use crate::watch::event;
 
 /// Mode of access to an open file (`O_ACCMODE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -244,6 +245,15 @@ fn is_part_of_the_tree(held: &Held<'_>) -> bool {
     held.shared.inode(held.index).links() > 0
 }
 
+/// Tells that something has happened to a file, if it concerns any bytes; returns their number.
+#[inline(always)]
+fn told(node: &Node, what: u32, count: usize) -> usize {
+    if count > 0 {
+        node.tell(what);
+    }
+    count
+}
+
 impl OpenFile {
     fn new(held: &Held<'_>, options: &OpenOptions) -> Result<OpenFile, Error> {
         // A device is changed beyond the tree.
@@ -253,6 +263,9 @@ impl OpenFile {
         }
         let mut file = OpenFile::uncounted(held, options);
         file.is_counted = is_counted;
+        if file.is_told() {
+            file.node.tell(event::OPENED);
+        }
         Ok(file)
     }
 
@@ -265,6 +278,11 @@ impl OpenFile {
             appends: AtomicBool::new(options.writes == Writes::AtEnd),
             position: Mutex::new(0),
         }
+    }
+
+    /// Returns whether those who watch are told of its opening and its end: of other kinds the kernel opens the object.
+    fn is_told(&self) -> bool {
+        matches!(self.node.kind(), FileKind::Regular | FileKind::Directory)
     }
 
     /// Returns the file that was opened.
@@ -304,7 +322,7 @@ impl OpenFile {
         let mut position = self.position.lock();
         let count = node.read_at(*position, buffer)?;
         *position += count as u64;
-        Ok(count)
+        Ok(told(node, event::ACCESSED, count))
     }
 
     /// Reads from the position on without an intermediate copy, and moves it. See [`Node::read_with`].
@@ -316,7 +334,7 @@ impl OpenFile {
         let mut position = self.position.lock();
         let count = node.read_with(*position, length, sink)?;
         *position += count as u64;
-        Ok(count)
+        Ok(told(node, event::ACCESSED, count))
     }
 
     /// Reads at an offset and leaves the position alone (`pread64`).
@@ -325,7 +343,8 @@ impl OpenFile {
     /// As [`OpenFile::read`].
     #[doc(alias = "pread")]
     pub fn read_at_with(&self, offset: u64, length: usize, sink: impl FnMut(&[u8]) -> usize) -> Result<usize, Error> {
-        self.readable()?.read_with(offset, length, sink)
+        let node = self.readable()?;
+        node.read_with(offset, length, sink).map(|count| told(node, event::ACCESSED, count))
     }
 
     /// Writes at the position, or at the end, and moves the position behind the written bytes. See [`Node::write_at`].
@@ -358,7 +377,7 @@ impl OpenFile {
         if count > 0 {
             *position = start + count as u64;
         }
-        Ok(count)
+        Ok(told(node, event::MODIFIED, count))
     }
 
     /// Writes at an offset and leaves the position alone (`pwrite64`). A file opened for appending appends here too, as
@@ -379,8 +398,9 @@ impl OpenFile {
             Writes::AtPosition => WriteFrom::Offset(offset),
             Writes::AtEnd => WriteFrom::End,
         };
-        let (_, count) = self.writable()?.write_from(owner, from, length, now, source)?;
-        Ok(count)
+        let node = self.writable()?;
+        let (_, count) = node.write_from(owner, from, length, now, source)?;
+        Ok(told(node, event::MODIFIED, count))
     }
 
     /// Cuts the file off, or extends it (`ftruncate`).
@@ -425,12 +445,16 @@ impl OpenFile {
     pub fn read_directory(&self, sink: impl FnMut(DirectoryEntry<'_>) -> ControlFlow<()>) -> Result<(), Error> {
         let mut position = self.position.lock();
         *position = self.node.read_directory(*position, sink)?;
+        self.node.tell(event::ACCESSED);
         Ok(())
     }
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
+        if self.is_told() {
+            self.node.tell(if self.access.writes() { event::CLOSED_WRITTEN } else { event::CLOSED });
+        }
         if self.is_counted {
             self.node.held().shared.end_change();
         }

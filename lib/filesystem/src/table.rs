@@ -13,7 +13,8 @@
 //! frees the inode. Afterwards it cannot be found: names and handles are the only ways to it.
 //!
 //! The word has one bit more: the inode is a directory **covered** by another file system's root. So a path resolution,
-//! which takes a handle on each directory, learns from the same access that it has to go on elsewhere.
+//! which takes a handle on each directory, learns from the same access that it has to go on elsewhere. And one bit says
+//! that somebody [watches](crate::watch) the inode.
 //!
 //! A handle is taken only while a reference certainly exists that no other task can drop: while an entry with the index
 //! is seen under its directory's lock, or while another handle is held. Memory orders: taking needs none, because of
@@ -44,13 +45,16 @@ use crate::error::Error;
 use crate::memory;
 use crate::node::{DeviceNumber, FileKind, Timestamp};
 use crate::quota::{Owner, Quota, Share};
+use crate::watch::{Observer, event};
 
 /// Index of the root directory. The root is made with the table and never freed.
 pub(crate) const ROOT: u32 = 0;
 
 const HANDLE: u64 = 1;
-/// The bit of a covered directory, above the handles and below the links.
+/// The bit of a covered directory, above the handles and the next bit, and below the links.
 const COVERED: u64 = 1 << 47;
+/// The bit of a watched file.
+const WATCHED: u64 = 1 << 46;
 const LINK: u64 = 1 << 48;
 
 /// Maximum number of names: the 16 bits for them count further, with room for tasks that are about to hit the limit.
@@ -217,6 +221,19 @@ impl Inode {
         self.counts.fetch_and(!COVERED, Ordering::Relaxed);
     }
 
+    /// Whether the file is watched.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.counts.load(Ordering::Relaxed) & WATCHED != 0
+    }
+
+    /// Sets whether the file is watched; returns whether that is new.
+    pub(crate) fn set_watched(&self, is_watched: bool) -> bool {
+        match is_watched {
+            true => self.counts.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0,
+            false => self.counts.fetch_and(!WATCHED, Ordering::Relaxed) & WATCHED != 0,
+        }
+    }
+
     /// Marks an empty directory as removed: no entry can be made in it any more.
     pub(crate) fn mark_removed(&self) -> Result<(), Error> {
         let mut content = self.exclusive();
@@ -316,6 +333,10 @@ pub(crate) struct Shared {
     pub(crate) work_of_a_step: AtomicUsize,
     /// Number of changes under way and of files that are open for writing, or [`READ_ONLY`].
     writers: AtomicU32,
+    /// Number of watched files. Relaxed: it only tells when nothing is to be looked for.
+    pub(crate) watched: AtomicU32,
+    /// The function that is told what happens to them.
+    pub(crate) observer: Once<Observer>,
     /// The next tree to be dismantled.
     pub(crate) next_removed: Option<Arc<Shared>>,
     /// Charge for the memory that even an empty tree takes, to the owner that made it.
@@ -348,6 +369,8 @@ impl Shared {
             is_below,
             work_of_a_step: AtomicUsize::new(usize::MAX),
             writers: AtomicU32::new(0),
+            watched: AtomicU32::new(0),
+            observer: Once::new(),
             next_removed: None,
         };
         let root = shared.allocate(
@@ -495,7 +518,13 @@ impl Shared {
         // Freeing a directory releases its parent: a loop, because a removed chain of directories can be long.
         while let Some(index) = next.take() {
             let inode = self.inode(index);
-            if inode.counts.fetch_sub(amount, Ordering::AcqRel) == amount {
+            let before = inode.counts.fetch_sub(amount, Ordering::AcqRel);
+            if before & WATCHED != 0 && (before - amount) & !(WATCHED | COVERED) == HANDLE {
+                // Nothing is left but the handle of those who watch.
+                let kind = inode.shared().kind();
+                self.tell_itself(index, event::SELF_DELETED, kind);
+            }
+            if before == amount {
                 let content = core::mem::replace(&mut *inode.exclusive(), Content::Vacant);
                 if let Content::Directory(_) = content {
                     next = Some(inode.parent());

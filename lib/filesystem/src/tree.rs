@@ -18,6 +18,7 @@ use crate::node::{DeviceNumber, FileKind, Node, Timestamp};
 use crate::quota::{Maker, Owner};
 use crate::table::{Attributes, Content, Held, Inode, ROOT, Shared};
 use crate::walk::{Last, LastComponent, LastLink, MAX_PATH_LENGTH, Position, WayOn, resolve, walk, walk_noting};
+use crate::watch::event;
 
 /// Treatment by [`Filesystem::rename`] of a new name that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub struct Usage {
 #[derive(Clone)]
 #[doc(alias = "tmpfs")]
 pub struct Filesystem {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// A file without contents of its own.
@@ -116,6 +117,9 @@ impl Filesystem {
         let remains = Arc::clone(&self.shared.remains);
         let tree = Filesystem { shared: Arc::new(Shared::new(limit, remains, true, owner)?) };
         tree.walk_in_steps_of(self.shared.work_of_a_step.load(Ordering::Relaxed));
+        if let Some(observer) = self.shared.observer.get() {
+            tree.observed_by(*observer);
+        }
         Ok(tree)
     }
 
@@ -329,6 +333,9 @@ impl Filesystem {
         directory.insert(prepared, file.index, file.kind);
         inode.touch(now);
         file.inode().touch_attributes(now);
+        drop(content);
+        self.shared.tell_itself(file.index, event::ATTRIBUTES, file.kind);
+        self.shared.tell_of_name(position.directory.index, name, event::CREATED, file.kind, 0);
         Ok(())
     }
 
@@ -339,7 +346,7 @@ impl Filesystem {
     /// [`Error::IsADirectory`].
     #[doc(alias = "unlinkat")]
     pub fn unlink(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
-        let position = walk(self.base(base)?, path, LastComponent::Name)?;
+        let position = walk(self.base(base)?, path, LastComponent::Name)?.without_found();
         let name = position.name().ok_or(Error::IsADirectory)?;
         self.remove_name(&position.directory, name, now, |_, kind, _| match kind {
             FileKind::Directory => Err(Error::IsADirectory),
@@ -355,7 +362,7 @@ impl Filesystem {
     /// [`Error::InvalidArgument`] for a path that ends in `.`
     #[doc(alias = "rmdir")]
     pub fn remove_directory(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
-        let position = walk(self.base(base)?, path, LastComponent::Name)?;
+        let position = walk(self.base(base)?, path, LastComponent::Name)?.without_found();
         let name = position.name().ok_or(match position.last {
             Last::Root => Error::Busy,
             Last::Parent => Error::DirectoryNotEmpty,
@@ -393,8 +400,12 @@ impl Filesystem {
         };
         inode.touch(now);
         if let Some(entry) = removed {
+            if entry.kind != FileKind::Directory {
+                self.shared.tell_itself(entry.inode, event::ATTRIBUTES, entry.kind);
+            }
             // Outside the directory's lock: this may free a long file.
             self.shared.release_link(entry.inode);
+            self.shared.tell_of_name(parent.index, name, event::DELETED, entry.kind, 0);
         }
         Ok(())
     }
@@ -477,10 +488,27 @@ impl Filesystem {
         drop(pair);
         old.directory.inode().touch(by.now);
         new.directory.inode().touch(by.now);
-        if let (Some(target), Replacement::Replace | Replacement::Refuse) = (target, replacement) {
-            self.shared.release_link(target.0);
+        let names = [(old.directory.index, old_name), (new.directory.index, new_name)];
+        self.tell_of_rename(names, source);
+        match (target, replacement) {
+            (Some(target), Replacement::Exchange) => self.tell_of_rename([names[1], names[0]], target),
+            (Some(target), Replacement::Replace | Replacement::Refuse) => {
+                self.shared.tell_itself(target.0, event::ATTRIBUTES, target.1);
+                self.shared.release_link(target.0);
+            }
+            (None, _) => {}
         }
         Ok(())
+    }
+
+    /// Tells that a file has lost one name, in a directory, and got another.
+    fn tell_of_rename(&self, [old, new]: [(u32, &[u8]); 2], (file, kind): (u32, FileKind)) {
+        if self.shared.are_watched() {
+            let cookie = Shared::next_cookie();
+            self.shared.tell_of_name(old.0, old.1, event::MOVED_FROM, kind, cookie);
+            self.shared.tell_of_name(new.0, new.1, event::MOVED_TO, kind, cookie);
+            self.shared.tell_itself(file, event::SELF_MOVED, kind);
+        }
     }
 
     /// Changes the entries of a rename whose checks have passed. The last two conditions, an empty directory and
@@ -786,6 +814,7 @@ pub(crate) fn create<'shared>(
     }
     drop(guard);
     inode.touch(now);
+    shared.tell_of_name(parent.index, name, event::CREATED, kind, 0);
     Ok(Held { shared, index, kind, is_covered: false })
 }
 

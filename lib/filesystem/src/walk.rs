@@ -162,6 +162,11 @@ impl<'shared> Position<'shared, '_> {
         self.found.is_some()
     }
 
+    /// Lets go of the file that was found, for an operation that removes its name.
+    pub(crate) fn without_found(self) -> Self {
+        Position { found: None, ..self }
+    }
+
     /// Returns the file at the whole path.
     pub(crate) fn target(self) -> Result<Held<'shared>, Error> {
         self.target_noting(None)

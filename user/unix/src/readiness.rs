@@ -3,6 +3,8 @@
 pub use abi_unix::types::epoll as event;
 pub use abi_unix::types::epoll::Event;
 
+use core::ffi::CStr;
+
 use abi_unix::types::open;
 
 use crate::{Descriptor, Result, call};
@@ -82,4 +84,38 @@ impl Epoll {
 pub fn event_counter(value: u32, flags: u32) -> Result<Descriptor> {
     // SAFETY: the call has no pointers.
     unsafe { call!(EventCounter, value, flags) }.map(Descriptor::from_result)
+}
+
+/// Creates a queue for events of watched files (inotify(7)), which are read from it; the flags are some of those of
+/// `open`.
+///
+/// # Errors
+///
+/// `EINVAL` for other flags, `EMFILE`, `ENOMEM`.
+#[doc(alias = "inotify_init")]
+pub fn event_file(flags: u32) -> Result<Descriptor> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(EventFile, flags) }.map(Descriptor::from_result)
+}
+
+/// Has a queue told of the events in `mask` of a file; returns the number of the watch.
+///
+/// # Errors
+///
+/// `EINVAL`, `ENOENT`, `ENOSPC`, `EOPNOTSUPP`.
+#[doc(alias = "inotify_add_watch")]
+pub fn watch_file(queue: i32, path: &CStr, mask: u32) -> Result<i32> {
+    // SAFETY: the kernel reads a string that ends.
+    unsafe { call!(WatchFile, queue, path.as_ptr(), mask) }.map(|number| number as i32)
+}
+
+/// Ends a watch.
+///
+/// # Errors
+///
+/// `EINVAL`.
+#[doc(alias = "inotify_rm_watch")]
+pub fn end_watch(queue: i32, watch: i32) -> Result<()> {
+    // SAFETY: the call has no pointers.
+    unsafe { call!(EndWatch, queue, watch) }.map(drop)
 }

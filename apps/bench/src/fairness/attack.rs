@@ -19,8 +19,8 @@ use abi_unix::authority::{Capability, CapabilitySet, version};
 use abi_unix::call::{Argument, Origin, Waiting};
 use abi_unix::types::{
     self, AT_FDCWD, AT_REMOVEDIR, LONGEST_ADDRESS, MessageHeader, SHUT_RDWR, SOCK_DGRAM, SOCK_STREAM, SocketAddress,
-    TimeSpec, advice, control, epoll, futex, limit, mapping, message, open, protection, scheduling, socket_option,
-    terminal, wait_kind,
+    TimeSpec, advice, control, epoll, file_event, futex, limit, mapping, message, open, protection, scheduling,
+    socket_option, terminal, wait_kind,
 };
 use abi_unix::{Errno, WILL_BE_POSTED, errno, trace};
 use cops::Priority;
@@ -218,6 +218,8 @@ struct Attack {
     /// The set of descriptors of `pselect6`, in which the pipe's reader has its bit.
     set: AtomicU64,
     event: [u8; epoll::Event::SIZE],
+    /// A queue for events of files.
+    events: Descriptor,
     header: [u32; 2],
     capabilities: [u64; 3],
     limits: [u64; 2],
@@ -302,6 +304,7 @@ impl Attack {
             connection,
             local: network::socket_pair(SOCK_DGRAM)?,
             watching: epoll()?,
+            events: raw(SystemCall::EventFile, [0; 6]).map(Descriptor::from_result)?,
             receiver,
             right,
             area: system::memory::map(MAPPING)? as usize,
@@ -384,6 +387,11 @@ impl Attack {
         Ok(Some(match self.call {
             // A registration that is there is changed: the order in which calls of a ring are made does not matter.
             EpollControl => with([of(&self.watching), epoll::CTL_MOD as usize, of(&self.pipe.0), at(&self.event)]),
+            WatchFile => with([of(&self.events), text(&self.path), file_event::ALL as usize]),
+            EndWatch => {
+                let watch = [of(&self.events), text(&self.path), file_event::ALL as usize, 0, 0, 0];
+                with([of(&self.events), raw(WatchFile, watch)?])
+            }
             // Nothing is ready before its cause comes.
             EpollWaitWith => {
                 with([of(&self.watching), buffer, 8, if self.is_asynchronous() { 0 } else { at(&self.now) }])
@@ -790,10 +798,9 @@ impl Attack {
             TimerCreate => {
                 let _ = raw(TimerDelete, [self.read(0).into(), 0, 0, 0, 0, 0]);
             }
-            Open | MemoryFile | Duplicate | EventCounter | TimerFile | SignalFile | EpollCreate | Socket | Accept
-            | AcceptWith | InterruptReceiver | InterruptGrant | InterruptOpen | ProcessFile | TakeFile => {
-                drop(Descriptor::from_result(result))
-            }
+            Open | MemoryFile | Duplicate | EventCounter | EventFile | TimerFile | SignalFile | EpollCreate
+            | Socket | Accept | AcceptWith | InterruptReceiver | InterruptGrant | InterruptOpen | ProcessFile
+            | TakeFile => drop(Descriptor::from_result(result)),
             Pipe | SocketPair => {
                 for place in [0, 4] {
                     let bytes = [0, 1, 2, 3].map(|byte| self.read(place + byte));

@@ -244,6 +244,45 @@ fn directories() -> Result<()> {
     call(SystemCall::Close, [directory, 0, 0, 0, 0, 0]).map(drop)
 }
 
+/// Changes a file that as many queues watch as may, removes it, and closes queues with thousands of watches and events.
+fn file_events() -> Result<()> {
+    let queues = (0..32).map(|_| call(SystemCall::EventFile, [open::NONBLOCK as usize, 0, 0, 0, 0, 0]));
+    let queues = queues.collect::<Result<alloc::vec::Vec<_>>>()?;
+    let file = open(c"/watched", open::RDWR | open::CREAT)?;
+    for &queue in &queues {
+        for path in [path(c"/watched"), path(c"/")] {
+            call(SystemCall::WatchFile, [queue, path, types::file_event::ALL as usize, 0, 0, 0])?;
+        }
+    }
+    let byte = [0u8; 8];
+    for _ in 0..40 {
+        call(SystemCall::Write, [file, byte.as_ptr() as usize, 8, 0, 0, 0])?;
+        call(SystemCall::Read, [file, byte.as_ptr() as usize, 8, 0, 0, 0])?;
+        call(SystemCall::Seek, [file, 0, 0, 0, 0, 0])?;
+        call(SystemCall::Read, [file, byte.as_ptr() as usize, 8, 0, 0, 0])?;
+    }
+    let mut events = vec![0u8; 64 << 10];
+    for &queue in &queues[..16] {
+        while call(SystemCall::Read, [queue, events.as_mut_ptr() as usize, events.len(), 0, 0, 0]).is_ok() {}
+    }
+    call(SystemCall::Unlink, [HERE, path(c"/watched"), 0, 0, 0, 0])?;
+    call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    call(SystemCall::MakeDirectory, [HERE, path(c"/watches"), 0o700, 0, 0, 0])?;
+    let name = |number: usize| alloc::format!("/watches/{number}\0");
+    for number in 0..1000 {
+        let name = name(number);
+        call(SystemCall::MakeDirectory, [HERE, name.as_ptr() as usize, 0o700, 0, 0, 0])?;
+        call(SystemCall::WatchFile, [queues[0], name.as_ptr() as usize, 0x100, 0, 0, 0])?;
+    }
+    for queue in queues {
+        call(SystemCall::Close, [queue, 0, 0, 0, 0, 0])?;
+    }
+    for number in 0..1000 {
+        call(SystemCall::Unlink, [HERE, name(number).as_ptr() as usize, types::AT_REMOVEDIR as usize, 0, 0, 0])?;
+    }
+    call(SystemCall::Unlink, [HERE, path(c"/watches"), types::AT_REMOVEDIR as usize, 0, 0, 0]).map(drop)
+}
+
 /// Makes so many files that the table of inodes grows by one of its larger segments.
 fn inodes() -> Result<()> {
     call(SystemCall::MakeDirectory, [HERE, path(c"/inodes"), 0o700, 0, 0, 0])?;
@@ -1046,6 +1085,7 @@ const DRIVES: &[Drive] = &[
     ("allocations", allocations),
     ("messages", messages),
     ("local_names", local_names),
+    ("file_events", file_events),
     ("pages_by_pipe", pages_by_pipe),
     ("pages_by_local_sockets", pages_by_local_sockets),
     ("pages_by_stream", pages_by_stream),

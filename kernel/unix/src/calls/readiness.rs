@@ -3,14 +3,17 @@
 use alloc::sync::Arc;
 
 use abi_unix::types::epoll::{self as event, Event};
+use abi_unix::types::file_event;
 use abi_unix::{Errno, types};
-use filesystem::Access;
+use filesystem::{Access, LastLink};
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, kept};
+use crate::calls::paths::{Effect, follow, read_path_from_here};
 use crate::files::epoll::{self, EpollWait};
 use crate::files::event_counter::EventCounter;
 use crate::files::file::{self, OpenFile};
+use crate::files::file_events::EventFile;
 use crate::process::accounts::MAXIMUM_DESCRIPTORS;
 use crate::process::user::read_time;
 use crate::time::limit::TimeLimit;
@@ -26,6 +29,47 @@ pub(super) fn create_event_counter(call: Call<'_>) -> Decoding {
     let counter = EventCounter::new(value.into(), flags & types::EFD_SEMAPHORE != 0);
     let file = Arc::new(OpenFile::new(counter, Access::ReadWrite, flags & types::open::NONBLOCK != 0, charge));
     process.descriptors.lock().add(file, flags & types::open::CLOEXEC != 0, 0).map(Into::into)
+}
+
+/// Performs `inotify_init1`.
+#[inline(never)]
+pub(super) fn create_event_file(call: Call<'_>) -> Decoding {
+    let (process, flags) = (call.admitted()?, call.unsigned(0));
+    if flags & !(types::open::NONBLOCK | types::open::CLOEXEC) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let charge = file::charge(&process.account)?;
+    let events = EventFile::new(process.id, &process.account);
+    let file = Arc::new(OpenFile::new(events, Access::Read, flags & types::open::NONBLOCK != 0, charge));
+    process.descriptors.lock().add(file, flags & types::open::CLOEXEC != 0, 0).map(Into::into)
+}
+
+/// Performs `inotify_add_watch`.
+#[inline(never)]
+pub(super) fn watch_file(call: Call<'_>) -> Decoding {
+    let mask = call.admitted().map(|_| call.unsigned(2))?;
+    let contradicts = mask & file_event::ADD != 0 && mask & file_event::MUST_BE_NEW != 0;
+    if mask & file_event::KNOWN == 0 || contradicts {
+        return Err(Errno::EINVAL);
+    }
+    let file = call.file(0)?;
+    if file.as_kind::<EventFile>().is_none() {
+        return Err(Errno::EINVAL);
+    }
+    let path = read_path_from_here(&call, 1)?;
+    let last = if mask & file_event::KEEP_LINK != 0 { LastLink::Keep } else { LastLink::Follow };
+    follow(&call, [path], Effect::Keeps, move |_, [path]| {
+        let place = path.take(last)?;
+        let events = file.as_kind::<EventFile>().ok_or(Errno::EINVAL)?;
+        Ok(events.watch(place, mask)? as usize)
+    })
+}
+
+/// Performs `inotify_rm_watch`.
+#[inline(never)]
+pub(super) fn end_watch(call: Call<'_>) -> Decoding {
+    let file = call.file(0)?;
+    file.as_kind::<EventFile>().ok_or(Errno::EINVAL)?.end_watch(call.signed(1)).map(|()| 0.into())
 }
 
 #[inline(never)]

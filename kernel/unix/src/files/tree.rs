@@ -11,6 +11,7 @@ use spin::Once;
 
 use crate::files::disk;
 use crate::files::file::encode_device;
+use crate::files::file_events;
 use crate::files::mounts::{self, Node, Path, Place};
 use crate::process::accounts::Account;
 use crate::scheduling::steps;
@@ -72,6 +73,7 @@ pub(crate) fn start(archive: &'static [u8], device_tree: DeviceTree) -> Result<(
         return Err("the initramfs is damaged: build it again with `cargo xtask build`");
     }
     root.walk_in_steps_of(mounts::COMPONENTS_OF_A_STEP);
+    root.observed_by(file_events::observe);
     let base = root.root();
     // Missing directories and devices are made; those of the archive stay.
     for (path, permissions) in [("/dev", 0o755), ("/etc", 0o755), ("/proc", 0o555), ("/tmp", 0o1777)] {

@@ -900,6 +900,7 @@ mod tests {
             }
             let text = read(program, "/proc/self/maps");
             assert!(text.lines().count() > 200);
+            let file = open(program, "/proc/self/maps", 0).unwrap();
             for at in [text.len() - 10, 10, text.len() / 2, text.len() + 10] {
                 let rest = text.as_bytes().get(at..).unwrap_or_default();
                 let rest = &rest[..rest.len().min(100)];
