@@ -21,7 +21,7 @@ use crate::reply::parse_ip;
 use crate::slab::DatagramId;
 use crate::table::Key;
 use crate::tcp::zeroed;
-use crate::udp::{Datagrams, DepartingDatagrams, LONGEST, Way, set_of};
+use crate::udp::{Datagrams, DepartingDatagrams, LONGEST, Payload, Way, set_of};
 
 /// Kinds of messages.
 const REQUEST: u8 = 8;
@@ -127,9 +127,9 @@ impl Host {
         &mut self,
         id: DatagramId,
         way: Way,
-        length: usize,
-        fill: impl FnOnce(&mut [u8]),
+        payload: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
+        let Payload { length, fill } = payload;
         if length < HEADER {
             return Err(Error::Invalid);
         }
@@ -153,11 +153,14 @@ impl Host {
                 }
                 Ok(Sent::Bytes(length))
             }
-            Via::Ethernet => self.echo_send_out(id, way, length, fill),
-            Via::Six | Via::NarrowSix => self.udp_send_six(id, length, way, |room| {
-                fill(room);
-                complete(room, REQUEST_OF_SIX, identifier, from, to);
-            }),
+            Via::Ethernet => self.echo_send_out(id, way, Payload { length, fill }),
+            Via::Six | Via::NarrowSix => {
+                let fill = |room: &mut [u8]| {
+                    fill(room);
+                    complete(room, REQUEST_OF_SIX, identifier, from, to);
+                };
+                self.udp_send_six(id, way, Payload { length, fill })
+            }
         }
     }
 
@@ -166,21 +169,15 @@ impl Host {
         &mut self,
         id: DatagramId,
         Way { from, to, via: _ }: Way,
-        length: usize,
-        fill: impl FnOnce(&mut [u8]),
+        Payload { length, fill }: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
         // Fragments are not sent.
         if length + HEADER_OF_FOUR > self.ethernet_mtu {
             return Err(Error::TooLong);
         }
         let (IpAddr::V4(own), IpAddr::V4(remote)) = (from.ip(), to.ip()) else { return Err(Error::Invalid) };
-        let (this_host, checksums) = (self.own, self.checksums.clone());
-        let socket = self.datagram(id)?;
-        socket.forget_departing_unless_from(this_host);
-        socket.departs_from = this_host;
-        if length + HEADER_OF_FOUR > socket.options.send_buffer {
-            return Err(Error::TooLong);
-        }
+        let checksums = self.checksums.clone();
+        let socket = self.departing_from_here(id, length + HEADER_OF_FOUR)?;
         let Some(departing) = socket.departing_echoes()? else { return Ok(Sent::Full) };
         let Ok(room) = departing.send(length + HEADER_OF_FOUR) else { return Ok(Sent::Full) };
         let (header, message) = room.split_at_mut(HEADER_OF_FOUR);

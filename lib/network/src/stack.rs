@@ -29,7 +29,7 @@ use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Hash, LocalEnd, Ports, Sharing, Table};
 use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
 use crate::time_wait::TimeWait;
-use crate::udp::DatagramOptions;
+use crate::udp::{DatagramOptions, Payload};
 
 /// Number of frames that one `poll` handles, so that others get their turn.
 const BATCH: usize = 8;
@@ -819,7 +819,7 @@ impl<L: Link> Stack<L> {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<Sent, Error> {
         let way = self.host.udp_way(id, to)?;
-        self.host.udp_send(id, way, length, fill)
+        self.host.udp_send(id, way, Payload { length, fill })
     }
 
     /// Takes the next datagram and its sender, or returns `None`: register and wait.

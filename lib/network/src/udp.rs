@@ -340,6 +340,12 @@ pub(crate) fn set_of(socket: impl AnySocket<'static>) -> Result<SocketSet<'stati
     Ok(sockets)
 }
 
+/// The bytes of a datagram: their number, and the function that writes them to the place that they get.
+pub(crate) struct Payload<Fill: FnOnce(&mut [u8])> {
+    pub(crate) length: usize,
+    pub(crate) fill: Fill,
+}
+
 /// The way of a datagram: the interface, and both ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
@@ -486,16 +492,15 @@ impl Host {
         &mut self,
         id: DatagramId,
         way: Way,
-        length: usize,
-        fill: impl FnOnce(&mut [u8]),
+        payload: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
         if self.datagram(id)?.options.protocol == DatagramProtocol::Echo {
-            return self.echo_send(id, way, length, fill);
+            return self.echo_send(id, way, payload);
         }
         match way.via {
-            Via::Local => self.udp_send_here(id, way, length, fill),
-            Via::Ethernet => self.udp_send_out(id, way, length, fill),
-            Via::Six | Via::NarrowSix => self.udp_send_six(id, length, way, fill),
+            Via::Local => self.udp_send_here(id, way, payload),
+            Via::Ethernet => self.udp_send_out(id, way, payload),
+            Via::Six | Via::NarrowSix => self.udp_send_six(id, way, payload),
         }
     }
 
@@ -504,8 +509,7 @@ impl Host {
         &mut self,
         id: DatagramId,
         Way { from, to, .. }: Way,
-        length: usize,
-        fill: impl FnOnce(&mut [u8]),
+        Payload { length, fill }: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
         if length > LONGEST {
             return Err(Error::TooLong);
@@ -537,20 +541,13 @@ impl Host {
         &mut self,
         id: DatagramId,
         Way { from, to, via: _ }: Way,
-        length: usize,
-        fill: impl FnOnce(&mut [u8]),
+        Payload { length, fill }: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
         // 20 bytes of IPv4 header, 8 of UDP header; fragments are not sent.
         if length + 28 > self.ethernet_mtu {
             return Err(Error::TooLong);
         }
-        let own = self.own;
-        let socket = self.datagram(id)?;
-        socket.forget_departing_unless_from(own);
-        socket.departs_from = own;
-        if length > socket.options.send_buffer {
-            return Err(Error::TooLong);
-        }
+        let socket = self.departing_from_here(id, length)?;
         let mut meta = udp::UdpMetadata::from(to);
         meta.local_address = Some(from.ip().into());
         let Some(departing) = socket.departing_four()? else { return Ok(Sent::Full) };
@@ -563,13 +560,22 @@ impl Host {
         Ok(Sent::Bytes(length))
     }
 
+    /// Returns the socket from which so many bytes are to leave over IPv4, as they are in its send buffer. Those that
+    /// would leave from an address that this host has lost are dropped.
+    pub(crate) fn departing_from_here(&mut self, id: DatagramId, length: usize) -> Result<&mut Datagrams, Error> {
+        let own = self.own;
+        let socket = self.datagram(id)?;
+        socket.forget_departing_unless_from(own);
+        socket.departs_from = own;
+        if length > socket.options.send_buffer { Err(Error::TooLong) } else { Ok(socket) }
+    }
+
     /// Puts a datagram over IPv6 into the socket's send buffer.
     pub(crate) fn udp_send_six(
         &mut self,
         id: DatagramId,
-        length: usize,
         Way { from, to, via: _ }: Way,
-        fill: impl FnOnce(&mut [u8]),
+        Payload { length, fill }: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
         let (IpAddr::V6(own), IpAddr::V6(remote)) = (from.ip(), to.ip()) else { return Err(Error::Invalid) };
         let mtu = self.six.mtu_to(remote);

@@ -4,7 +4,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::net::SocketAddr;
+use core::slice;
 use core::task::{Poll, Waker, ready};
 
 use abi_unix::Errno;
@@ -12,11 +12,11 @@ use abi_unix::types::{MessageHeader, message, socket_option};
 use spin::Mutex;
 
 use crate::files::descriptor::Descriptors;
-use crate::files::file::{Attempt, MessageSender, OpenFile, ReceivedMessage, Recipient};
+use crate::files::file::{Attempt, OpenFile};
 use crate::files::gathered::{Gathered, are_many_to_fill};
-use crate::files::local_name::LONGEST_LOCAL_ADDRESS;
 use crate::files::local_socket::connecting::NamedSocket;
-use crate::files::sent_files::SentFiles;
+use crate::files::message::{AddressRoom, ControlKind, LONGEST_DETAIL, MessageSpace, Recipient};
+use crate::files::sent_files::{OutgoingMessage, Receipt, ReceivedMessage, SentFiles};
 use crate::process::user::{AddressOut, Buffers, Caller, UserBuffer, length_of};
 use crate::scheduling::steps;
 
@@ -81,9 +81,6 @@ struct GatheredMessage {
 /// Bytes before the data of a control message (`struct cmsghdr`).
 pub(crate) const CONTROL_HEADER: usize = 16;
 
-/// Bytes of the longest data of a control message without files.
-const LONGEST_DATA: usize = 12;
-
 /// Returns whether a call on a socket with these flags must not wait.
 pub(crate) fn must_not_wait(file: &OpenFile, flags: u32) -> bool {
     file.is_non_blocking() || flags & message::DONTWAIT != 0
@@ -142,14 +139,18 @@ impl MessageToSend {
         }
         let must_not_wait = must_not_wait(&self.file, self.flags);
         let to_wait = if must_not_wait { None } else { waker };
-        let how = (self.flags, &self.to);
+        let (flags, files, sent) = (self.flags, &mut self.files, &mut self.sent);
         let attempt = match &mut self.gathered {
             Some(gathered) => {
                 ready!(gathered.gather(caller, &self.buffers, waker))?;
                 let (memory, buffer) = gathered.caller(caller);
-                self.file.send_message(&memory, &[buffer], how, &mut self.files, &mut self.sent, to_wait)
+                let message = OutgoingMessage::new(slice::from_ref(&buffer), &self.to, files, sent);
+                self.file.send_message(&memory, message, flags, to_wait)
             }
-            None => self.file.send_message(caller, &self.buffers, how, &mut self.files, &mut self.sent, to_wait),
+            None => {
+                let message = OutgoingMessage::new(&self.buffers, &self.to, files, sent);
+                self.file.send_message(caller, message, flags, to_wait)
+            }
         };
         if must_not_wait && attempt.is_pending() && !steps::stops_for_interrupts(waker) {
             self.file.is_filled_by(caller);
@@ -231,12 +232,7 @@ impl MessageToReceive {
 
     /// Tries to receive a message into many buffers: takes it, and scatters it in steps.
     #[cold]
-    fn take_scattered(
-        &mut self,
-        caller: &dyn Caller,
-        space: usize,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
+    fn take_scattered(&mut self, caller: &dyn Caller, space: usize, waker: Option<&Waker>) -> Receipt {
         let mut message = match self.gathered.take() {
             Some(message) => message,
             None => {
@@ -287,16 +283,11 @@ impl MessageToReceive {
     }
 
     /// Tries to receive from the socket, into these buffers of this caller. `EAGAIN` if it has to wait and must not.
-    fn receive(
-        &self,
-        memory: &dyn Caller,
-        buffers: &[UserBuffer],
-        waker: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
+    fn receive(&self, memory: &dyn Caller, buffers: &[UserBuffer], waker: Option<&Waker>) -> Receipt {
         let must_not_wait = must_not_wait(&self.file, self.flags);
         let to_wait = if must_not_wait { None } else { waker };
         let object = self.file.object();
-        let attempt = object.receive_message(memory, buffers, self.done, self.flags, to_wait);
+        let attempt = object.receive_message(memory, MessageSpace::new(buffers, self.done, self.flags), to_wait);
         if must_not_wait && attempt.is_pending() {
             object.is_asked_by(memory);
             return Poll::Ready(Err(Errno::EAGAIN));
@@ -311,7 +302,7 @@ impl MessageToReceive {
         descriptors: &Mutex<Descriptors>,
         received: ReceivedMessage,
     ) -> Result<(), Errno> {
-        let mut room = [0; LONGEST_LOCAL_ADDRESS];
+        let mut room: AddressRoom = [0; _];
         let sender = received.sender.write_to(&mut room);
         let (address, header) = match &self.out {
             MessageOut::Address(None) => return Ok(()),
@@ -319,33 +310,19 @@ impl MessageToReceive {
             MessageOut::Header(address, header) => (*address, header),
         };
         let mut flags = if received.length > received.count { message::TRUNC } else { 0 };
-        let (mut control_length, mut is_whole) = (0, true);
-        if let Some(process) = received.process {
-            // User and group are 0.
-            let words = [process, 0, 0].map(u32::to_le_bytes);
-            let kind = (socket_option::SOL_SOCKET, message::SCM_CREDENTIALS);
-            (control_length, is_whole) = put_control(caller, kind, words.as_flattened(), header);
-        }
-        if let Some(hop_limit) = received.hop_limit {
-            let kind = match received.sender {
-                MessageSender::Network(SocketAddr::V6(_)) => {
-                    (socket_option::IPPROTO_IPV6, socket_option::IPV6_HOPLIMIT)
-                }
-                _ => (socket_option::IPPROTO_IP, socket_option::IP_TTL),
-            };
-            (control_length, is_whole) = put_control(caller, kind, &u32::from(hop_limit).to_le_bytes(), header);
-        }
+        let (mut rest, mut is_whole) = (*header, true);
+        received.details.tell(&received.sender, |kind, data| {
+            let (length, all) = put_control(caller, kind, data, &rest);
+            rest = behind(&rest, length);
+            is_whole &= all;
+        });
         if let Some(files) = received.files {
             let close = self.flags & message::CMSG_CLOEXEC != 0;
-            let rest = MessageHeader {
-                control: if header.control == 0 { 0 } else { header.control + control_length as u64 },
-                control_length: header.control_length.saturating_sub(control_length as u64),
-                ..*header
-            };
             let (length, all) = receive_files(caller, descriptors, files, &rest, close);
-            control_length += length;
+            rest = behind(&rest, length);
             is_whole &= all;
         }
+        let control_length = header.control_length - rest.control_length;
         flags |= if is_whole { 0 } else { message::CTRUNC };
         if header.name != 0 {
             let room = (header.name_length as usize).min(sender.len());
@@ -353,18 +330,25 @@ impl MessageToReceive {
             caller.copy_out(address + MessageHeader::NAME_LENGTH, &(sender.len() as u32).to_le_bytes())?;
         }
         let mut bytes = [0; 12];
-        bytes[..8].copy_from_slice(&(control_length as u64).to_le_bytes());
+        bytes[..8].copy_from_slice(&control_length.to_le_bytes());
         bytes[8..].copy_from_slice(&flags.to_le_bytes());
         caller.copy_out(address + MessageHeader::CONTROL_LENGTH, &bytes)
     }
 }
 
+/// Returns a header with the place for control messages that begins behind so many bytes of that of another.
+fn behind(header: &MessageHeader, length: usize) -> MessageHeader {
+    let (length, control) = (length as u64, header.control);
+    let control = if control == 0 { 0 } else { control + length };
+    MessageHeader { control, control_length: header.control_length - length, ..*header }
+}
+
 /// Writes the first control message, of this level and kind, as far as there is room. Returns the bytes that it takes,
 /// and whether it is whole.
-fn put_control(caller: &dyn Caller, kind: (u32, u32), data: &[u8], header: &MessageHeader) -> (usize, bool) {
+fn put_control(caller: &dyn Caller, kind: ControlKind, data: &[u8], header: &MessageHeader) -> (usize, bool) {
     let whole = CONTROL_HEADER + data.len();
     let room = if header.control == 0 { 0 } else { header.control_length as usize };
-    let mut control = [0; CONTROL_HEADER + LONGEST_DATA];
+    let mut control = [0; CONTROL_HEADER + LONGEST_DETAIL];
     let Some(place) = control.get_mut(CONTROL_HEADER..whole).filter(|_| room >= CONTROL_HEADER) else {
         return (0, false);
     };

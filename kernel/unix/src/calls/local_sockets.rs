@@ -229,3 +229,56 @@ fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
     copy.extend_from_slice(bytes);
     Ok(copy)
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+
+    use super::*;
+    use crate::testing::{Program, run};
+
+    #[test]
+    fn kinds_are_those_of_linux() {
+        for kind in [types::SOCK_STREAM, types::SOCK_DGRAM, types::SOCK_SEQPACKET] {
+            assert_eq!(require_kind(kind, 0), Ok(kind));
+            assert_eq!(require_kind(kind, types::AF_UNIX.into()), Ok(kind));
+        }
+        assert_eq!(require_kind(types::SOCK_RAW, 0), Ok(types::SOCK_DGRAM));
+        assert_eq!(require_kind(4, 0), Err(Errno::ESOCKTNOSUPPORT));
+        assert_eq!(require_kind(types::SOCK_STREAM, 6), Err(Errno::EPROTONOSUPPORT));
+    }
+
+    fn with_address(program: &mut Program, call: SystemCall, socket: usize, bytes: &[u8]) -> Result<usize, Errno> {
+        let address = program.store(bytes);
+        program.call(call, [socket, address, bytes.len()])
+    }
+
+    /// A path becomes a file, which is the name until the socket is closed, and stays behind.
+    #[test]
+    fn a_path_is_a_name_while_its_socket_is_open() {
+        run(|program| {
+            let make = |program: &mut Program| {
+                program.call(SystemCall::Socket, [types::AF_UNIX as usize, types::SOCK_STREAM as usize, 0]).unwrap()
+            };
+            let path = b"\x01\0/tmp/name-of-a-call";
+            let (server, client) = (make(program), make(program));
+            assert_eq!(with_address(program, SystemCall::Connect, client, path), Err(Errno::ENOENT));
+            assert_eq!(with_address(program, SystemCall::Bind, server, path), Ok(0));
+            assert_eq!(with_address(program, SystemCall::Connect, client, path), Err(Errno::ECONNREFUSED));
+            assert_eq!(program.call(SystemCall::Listen, [server, 1]), Ok(0));
+            assert_eq!(with_address(program, SystemCall::Bind, client, path), Err(Errno::EADDRINUSE));
+            assert_eq!(with_address(program, SystemCall::Connect, client, path), Ok(0));
+            program.close(server).unwrap();
+            let other = make(program);
+            assert_eq!(with_address(program, SystemCall::Connect, other, path), Err(Errno::ECONNREFUSED));
+            assert_eq!(with_address(program, SystemCall::Bind, other, path), Err(Errno::EADDRINUSE), "it stays");
+            // Addresses that are none, and one that nobody can read.
+            for bad in [&b"\x01"[..], b"\x02\0\0\0", &[1; 200]] {
+                assert_eq!(with_address(program, SystemCall::Bind, other, bad), Err(Errno::EINVAL));
+            }
+            assert_eq!(program.call(SystemCall::Bind, [other, 0x1000, 10]), Err(Errno::EFAULT));
+            assert_eq!(with_address(program, SystemCall::Connect, other, b"\0\0"), Err(Errno::EINVAL));
+            program.remove(b"/tmp/name-of-a-call\0");
+        });
+    }
+}

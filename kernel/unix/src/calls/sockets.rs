@@ -8,9 +8,10 @@ use abi_unix::types::{self, LONGEST_ADDRESS, SocketAddress, address_of_bytes, me
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
 use crate::calls::{local_sockets, messages};
-use crate::files::file::{OpenFile, Recipient};
+use crate::files::file::OpenFile;
 use crate::files::gathered::MOST_BYTES;
 use crate::files::local_socket::LocalSocket;
+use crate::files::message::Recipient;
 use crate::network::netlink::NetlinkSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
@@ -168,12 +169,12 @@ pub(super) fn set_option(call: Call<'_>) -> Decoding {
     let (level, option) = (call.unsigned(1), call.unsigned(2));
     let value = call.buffer(3)?;
     if let Ok(socket) = LocalSocket::of(&file) {
-        return socket.set_option(&**call.process(), level, option, value).map(Into::into);
+        return socket.set_option(&**call.process(), (level, option), value).map(Into::into);
     }
     if NetlinkSocket::of(&file).is_ok() {
         return NetlinkSocket::set_option(level, option, value).map(Into::into);
     }
-    Socket::of(&file)?.set_option(&**call.process(), level, option, value).map(Into::into)
+    Socket::of(&file)?.set_option(&**call.process(), (level, option), value).map(Into::into)
 }
 
 #[inline(never)]

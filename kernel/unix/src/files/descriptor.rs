@@ -10,9 +10,10 @@ use filesystem::Access;
 use spin::Mutex;
 
 use crate::files::carriers::ReferenceToSent;
-use crate::files::file::{self, AcceptedConnection, Attempt, MessageSender, OpenFile};
+use crate::files::file::{self, AcceptedConnection, Attempt, OpenFile};
 use crate::files::local_name::LONGEST_LOCAL_ADDRESS;
 use crate::files::locks;
+use crate::files::message::MessageSender;
 use crate::process::accounts::{Account, Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::{AddressOut, Caller};
 

@@ -23,10 +23,11 @@ use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::descriptor::Descriptors;
-use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, ReceivedMessage, Recipient, Unit, Waits};
+use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, Unit, Waits};
+use crate::files::message::MessageSpace;
 use crate::files::mounts::{Mount, Place};
 use crate::files::pipe::{ATOMIC, Pipe, Reader, Writer};
-use crate::files::sent_files::SentFiles;
+use crate::files::sent_files::{OutgoingMessage, Receipt, ReceivedMessage};
 use crate::files::stored::status_of;
 use crate::files::tree::errno_of;
 use crate::process::accounts::{Account, Charge, Resource};
@@ -263,31 +264,16 @@ impl FileOperations for FifoEnd {
         Poll::Ready(Ok(done))
     }
 
-    fn receive_message(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        _done: usize,
-        _flags: u32,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
-        let count = ready!(self.read_all(caller, buffers, waker))?;
-        Poll::Ready(Ok(ReceivedMessage { count, length: count, goes_on: true, ..ReceivedMessage::default() }))
+    fn receive_message(&self, caller: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
+        self.read_all(caller, space.buffers(), waker).map_ok(ReceivedMessage::of_stream)
     }
 
     fn write_all(&self, from: &dyn Caller, buffers: &[UserBuffer], done: &mut usize, waker: Option<&Waker>) -> Attempt {
         self.writer()?.write(from, buffers, done, waker)
     }
 
-    fn send_message(
-        &self,
-        from: &dyn Caller,
-        buffers: &[UserBuffer],
-        _: &Recipient,
-        _: &mut Option<SentFiles>,
-        sent: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Attempt {
+    fn send_message(&self, from: &dyn Caller, message: OutgoingMessage<'_>, waker: Option<&Waker>) -> Attempt {
+        let (buffers, sent) = message.bytes();
         self.writer()?.write(from, buffers, sent, waker)
     }
 

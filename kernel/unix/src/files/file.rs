@@ -22,7 +22,7 @@ use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
 use abi_unix::Errno;
-use abi_unix::types::{self, SocketAddress, Status, bytes_of_address, epoll as event, mode, netlink_address, open};
+use abi_unix::types::{self, SocketAddress, Status, epoll as event, mode, open};
 use filesystem::{Access, DeviceNumber, seal};
 use memory::MemoryObject;
 use memory::space::Sharing;
@@ -30,11 +30,11 @@ use memory::space::Sharing;
 use crate::files::carriers::ReferenceToSent;
 use crate::files::epoll::Watchers;
 use crate::files::gathered::{are_many, are_many_to_fill};
-use crate::files::local_name::{self, LONGEST_LOCAL_ADDRESS, LocalName};
 use crate::files::locks;
+use crate::files::message::{MessageSender, MessageSpace, Recipient};
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::owners::{self, Awaited, Ownership};
-use crate::files::sent_files::SentFiles;
+use crate::files::sent_files::{OutgoingMessage, Receipt};
 use crate::observing::latency;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, UserBuffer, length_of};
@@ -115,85 +115,6 @@ pub(crate) enum AcceptedConnection {
 
 /// A connection that `accept` has taken, and its peer.
 pub(crate) type Accepted = (AcceptedConnection, MessageSender);
-
-/// The sender of a message, or the peer of a connection, as its receiver is told of it.
-#[derive(Default)]
-pub(crate) enum MessageSender {
-    /// It has no name, or is not told.
-    #[default]
-    Unnamed,
-    /// The kernel, which answers a netlink socket.
-    Kernel,
-    /// An end in the network.
-    Network(SocketAddr),
-    /// A local socket.
-    Local(Arc<LocalName>),
-}
-
-/// Room for the address of any sender.
-pub(crate) type AddressRoom = [u8; LONGEST_LOCAL_ADDRESS];
-
-impl MessageSender {
-    /// Writes its address to a buffer; returns the bytes, none for one without a name.
-    pub(crate) fn write_to<'a>(&self, room: &'a mut AddressRoom) -> &'a [u8] {
-        let length = match self {
-            MessageSender::Unnamed => 0,
-            MessageSender::Kernel => {
-                let bytes = netlink_address(0);
-                room[..bytes.len()].copy_from_slice(&bytes);
-                bytes.len()
-            }
-            MessageSender::Network(end) => {
-                let (bytes, length) = bytes_of_address(*end);
-                room[..length].copy_from_slice(&bytes[..length]);
-                length
-            }
-            MessageSender::Local(name) => local_name::write_address(Some(name), room),
-        };
-        &room[..length]
-    }
-}
-
-/// The receiver of a message.
-#[derive(Default)]
-pub(crate) enum Recipient {
-    /// The socket's peer.
-    #[default]
-    Peer,
-    /// An end in the network.
-    Network(SocketAddr),
-    /// A local socket that was found by its name: its kind knows it.
-    Local(Arc<dyn Any + Send + Sync>),
-}
-
-impl Recipient {
-    /// Returns the end in the network.
-    pub(crate) fn end(&self) -> Option<SocketAddr> {
-        match self {
-            Recipient::Network(end) => Some(*end),
-            Recipient::Peer | Recipient::Local(_) => None,
-        }
-    }
-}
-
-/// A message that was received, or a part of a stream.
-#[derive(Default)]
-pub(crate) struct ReceivedMessage {
-    /// Bytes that were copied.
-    pub count: usize,
-    /// Bytes that the message has.
-    pub length: usize,
-    /// The open files that came with it.
-    pub files: Option<SentFiles>,
-    /// It is a part of a stream, of which more may come.
-    pub goes_on: bool,
-    /// Its sender.
-    pub sender: MessageSender,
-    /// The process that has sent it, for a local socket that asks for that (`SO_PASSCRED`).
-    pub process: Option<u32>,
-    /// The hop limit with which it has come, for a socket that asks for that (`IP_RECVTTL`).
-    pub hop_limit: Option<u8>,
-}
 
 /// Memory that processes have in common with a file, and a value that lasts as long as their mapping.
 pub(crate) type CommonMemory = (Arc<MemoryObject>, Arc<dyn Any + Send + Sync>);
@@ -401,28 +322,13 @@ pub(crate) trait FileOperations: Any + Send + Sync {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 
-    /// Tries `sendmsg`, from `*sent` bytes on; takes the files when they are sent.
-    fn send_message(
-        &self,
-        _: &dyn Caller,
-        _: &[UserBuffer],
-        _: &Recipient,
-        _: &mut Option<SentFiles>,
-        _sent: &mut usize,
-        _: Option<&Waker>,
-    ) -> Attempt {
+    /// Tries `sendmsg`, from the bytes on that were sent already; takes the files when they are sent.
+    fn send_message(&self, _: &dyn Caller, _: OutgoingMessage<'_>, _: Option<&Waker>) -> Attempt {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 
-    /// Tries `recvmsg`, into the buffers from `done` bytes on.
-    fn receive_message(
-        &self,
-        _: &dyn Caller,
-        _: &[UserBuffer],
-        _done: usize,
-        _flags: u32,
-        _: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
+    /// Tries `recvmsg`.
+    fn receive_message(&self, _: &dyn Caller, _: MessageSpace<'_>, _: Option<&Waker>) -> Receipt {
         Poll::Ready(Err(Errno::ENOTSOCK))
     }
 
@@ -982,13 +888,11 @@ impl OpenFile {
     pub(crate) fn send_message(
         &self,
         caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        (flags, to): (u32, &Recipient),
-        files: &mut Option<SentFiles>,
-        sent: &mut usize,
+        message: OutgoingMessage<'_>,
+        flags: u32,
         waker: Option<&Waker>,
     ) -> Attempt {
-        let attempt = self.object.send_message(caller, buffers, to, files, sent, waker);
+        let attempt = self.object.send_message(caller, message, waker);
         if flags & types::message::NOSIGNAL != 0 { attempt } else { self.told_of_broken_pipe(caller, attempt) }
     }
 

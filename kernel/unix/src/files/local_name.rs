@@ -82,3 +82,55 @@ impl GivenName {
         Ok(if is_abstract { GivenName::Abstract(copy) } else { GivenName::Path(copy) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(bytes: &[u8]) -> Result<GivenName, Errno> {
+        GivenName::parse(bytes, bytes.len())
+    }
+
+    /// unix(7): a path ends at a NUL, an abstract name has all bytes of the address.
+    #[test]
+    fn names_are_read_as_on_linux() {
+        assert!(matches!(given(b"\x01\0"), Ok(GivenName::Automatic)));
+        assert!(matches!(given(b"\0\0anything"), Ok(GivenName::Unspecified)));
+        assert!(matches!(given(b"\x01\0/tmp/a\0rest"), Ok(GivenName::Path(path)) if path == b"/tmp/a"));
+        assert!(matches!(given(b"\x01\0\0a\0b\0"), Ok(GivenName::Abstract(name)) if name == b"\0a\0b\0"));
+        for bad in [&b""[..], b"\x01", b"\x02\0\0\x50"] {
+            assert!(matches!(given(bad), Err(Errno::EINVAL)), "{bad:?}");
+        }
+        let longest = [&b"\x01\0"[..], &[b'x'; LONGEST_LOCAL_NAME]].concat();
+        assert!(matches!(given(&longest), Ok(GivenName::Path(path)) if path.len() == LONGEST_LOCAL_NAME));
+        assert!(matches!(GivenName::parse(&longest, longest.len() + 1), Err(Errno::EINVAL)));
+    }
+
+    /// What is written is read again, for every length.
+    #[test]
+    fn names_are_written_as_they_are_read() {
+        let account = Account::of_the_first();
+        let mut room = [0xff; LONGEST_LOCAL_ADDRESS];
+        assert_eq!(write_address(None, &mut room), 2);
+        assert_eq!(room[..2], AF_UNIX.to_le_bytes());
+        for length in 1..=LONGEST_LOCAL_NAME {
+            for first in [b'/', 0] {
+                let mut bytes = vec![b'n'; length];
+                bytes[0] = first;
+                let before = account.used(Resource::Memory);
+                let name = LocalName::new(&account, &bytes).unwrap();
+                let size = write_address(Some(&name), &mut room);
+                // The NUL behind a path counts.
+                assert_eq!(size, 2 + length + usize::from(first != 0));
+                match GivenName::parse(&room[..size.min(2 + LONGEST_LOCAL_NAME)], size.min(2 + LONGEST_LOCAL_NAME)) {
+                    Ok(GivenName::Path(path)) => assert_eq!((path, first), (bytes, b'/')),
+                    Ok(GivenName::Abstract(name)) => assert_eq!((name, first), (bytes, 0)),
+                    _ => panic!("{length}"),
+                }
+                assert!(account.used(Resource::Memory) - before > length);
+                drop(name);
+                assert_eq!(account.used(Resource::Memory), before);
+            }
+        }
+    }
+}

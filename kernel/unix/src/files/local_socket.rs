@@ -23,35 +23,32 @@
 //! A socket's state comes before all inboxes. Inboxes are locked one after the other, never together. Files are dropped
 //! outside of both.
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
-use abi_unix::types::{self, Status, epoll as event, message, mode, socket_option as option, terminal};
+use abi_unix::types::{self, Status, epoll as event, mode, socket_option as option, terminal};
 use abi_unix::{Errno, errno};
 use spin::Mutex;
-use waiters::Waiters;
 
-use self::connecting::Listening;
+use self::direction::{Direction, QueuedMessage};
 use self::names::{NameReservation, Naming};
 use crate::files::byte_queue::ByteQueue;
 use crate::files::carriers::{self, CarriedPlace, CarrierPlace, Fate, MessageCarrier, ReferenceToSent};
-use crate::files::file::{
-    Accepted, Attempt, FileOperations, MessageSender, OpenFile, Properties, ReceivedMessage, Recipient, Unit,
-    status_without_contents,
-};
+use crate::files::file::{Accepted, Attempt, FileOperations, OpenFile, Properties, Unit, status_without_contents};
 use crate::files::gathered::{MOST_BYTES, few};
 use crate::files::local_name::{ENTRY, LONGEST_LOCAL_ADDRESS, LocalName, write_address};
-use crate::files::sent_files::{QueuedMessage, SentFiles};
+use crate::files::message::{MessageDetails, MessageSender, MessageSpace, Recipient};
+use crate::files::sent_files::{OutgoingMessage, Receipt, ReceivedMessage, SentFiles};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of};
 use crate::scheduling::steps;
 
 #[cfg(test)]
-mod compared;
+mod compared_tests;
 pub(crate) mod connecting;
+mod direction;
 pub(crate) mod names;
 
 /// Bytes that a direction holds, and that a message may have.
@@ -62,36 +59,10 @@ const READY_ROOM: usize = 4096;
 const MOST_MESSAGES: usize = 256;
 /// Files in a direction from which on a message with further files waits.
 const FILES: usize = 256;
-/// Records for which an empty direction keeps room.
-const KEPT_RECORDS: usize = 16;
 /// Messages of a closed socket that are thrown away in one step, up to the first with files.
 const THROWN_AWAY_AT_ONCE: usize = 64;
 /// Messages and files, together, that a collection looks at in one step.
 const PASSED_AT_ONCE: usize = 64;
-
-/// The contents of an inbox, and those that wait for them and for room.
-struct Direction {
-    queue: ByteQueue,
-    records: VecDeque<QueuedMessage>,
-    /// Number of records that were there before these.
-    before: u64,
-    /// Number of files in the records.
-    files: usize,
-    /// Charge for the queue's buffer and the list of records.
-    charge: Charge,
-    readers: Waiters,
-    writers: Waiters,
-    /// Nothing can be sent any more.
-    is_shut: bool,
-    /// A receiver that finds nothing has come to the end.
-    is_ended: bool,
-    /// The receiving socket is open.
-    has_receiver: bool,
-    /// The receiving socket waits in a backlog.
-    awaits_acceptance: bool,
-    /// The records are connections, of a socket that listens.
-    listening: Option<Listening>,
-}
 
 /// The receiving side of a socket.
 #[doc(alias = "unix_sock")]
@@ -140,172 +111,6 @@ pub(crate) struct LocalSocket {
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 /// Options of every socket that have no effect on a local one, and are kept.
 const KEPT_OPTIONS: [u32; 2] = [option::SO_REUSEADDR, option::SO_KEEPALIVE];
-
-impl Direction {
-    fn new(account: &Arc<Account>) -> Direction {
-        Direction {
-            queue: ByteQueue::new(),
-            records: VecDeque::new(),
-            before: 0,
-            files: 0,
-            charge: account.nothing(Resource::Memory),
-            readers: Waiters::new(),
-            writers: Waiters::new(),
-            is_shut: false,
-            is_ended: false,
-            has_receiver: true,
-            awaits_acceptance: false,
-            listening: None,
-        }
-    }
-
-    /// Returns the bytes of kernel memory of its contents, with room for this many records.
-    fn memory_with(&self, more: usize, records: usize) -> usize {
-        self.queue.memory_with(more, CAPACITY) + records * size_of::<QueuedMessage>()
-    }
-
-    /// Makes room for `more` bytes and one more record. `ENOMEM`; nothing has changed then.
-    fn reserve(&mut self, more: usize) -> Result<(), Errno> {
-        let room = self.records.capacity();
-        let needs_record = self.records.len() == room;
-        if !needs_record && !self.queue.would_grow(more, CAPACITY) {
-            return Ok(());
-        }
-        let records = if needs_record { (room * 2).max(4) } else { room };
-        self.charge.account().admit()?;
-        self.charge.resize(self.memory_with(more, records))?;
-        let reserved = self.queue.reserve(more, CAPACITY).and_then(|()| match needs_record {
-            true => self.records.try_reserve_exact(records - room).map_err(|_| Errno::ENOMEM),
-            false => Ok(()),
-        });
-        if reserved.is_err() {
-            self.settle();
-        }
-        reserved
-    }
-
-    /// Gives the charge back that is not needed any more.
-    fn settle(&mut self) {
-        let memory = self.memory_with(0, self.records.capacity());
-        self.charge.shrink_to(memory);
-    }
-
-    /// Frees what an empty queue does not keep.
-    fn shrink(&mut self) {
-        if self.records.is_empty() && self.records.capacity() > KEPT_RECORDS {
-            self.records = VecDeque::new();
-        }
-        self.settle();
-    }
-
-    /// Takes the first record.
-    fn pop_record(&mut self) -> Option<QueuedMessage> {
-        let record = self.records.pop_front()?;
-        self.before += 1;
-        Some(record)
-    }
-
-    /// Copies `count` bytes from a program's buffers, from `from` bytes on, to the end of the queue, which has room for
-    /// them. None are added if the program has no memory there.
-    fn copy_in(&mut self, caller: &dyn Caller, buffers: &[UserBuffer], from: usize, count: usize) -> Result<(), Errno> {
-        let (mut before, mut done) = (0, 0);
-        for buffer in buffers {
-            let mut part = (from + done).saturating_sub(before).min(buffer.len());
-            before += buffer.len();
-            while part < buffer.len() && done < count {
-                let room = self.queue.back();
-                let length = room.len().min(buffer.len() - part).min(count - done);
-                if let Err(error) = caller.copy_in(buffer.address() + part, &mut room[..length]) {
-                    self.queue.retract(done);
-                    return Err(error);
-                }
-                self.queue.produce(length);
-                part += length;
-                done += length;
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies `count` bytes, beginning with the byte `from`, to a program's buffers, from `to` bytes on. Returns the
-    /// number of bytes that were copied before an address that is none; `EFAULT` if there are none.
-    fn copy_out(
-        &self,
-        caller: &dyn Caller,
-        (buffers, to): (&[UserBuffer], usize),
-        from: usize,
-        count: usize,
-    ) -> Result<usize, Errno> {
-        let (first, second) = self.queue.pieces();
-        let second = &second[from.saturating_sub(first.len())..];
-        let first = &first[from.min(first.len())..];
-        let (mut before, mut done) = (0, 0);
-        for buffer in buffers {
-            let mut part = (to + done).saturating_sub(before).min(buffer.len());
-            before += buffer.len();
-            while part < buffer.len() && done < count {
-                let piece = if done < first.len() { &first[done..] } else { &second[done - first.len()..] };
-                let length = piece.len().min(buffer.len() - part).min(count - done);
-                match caller.copy_out(buffer.address() + part, &piece[..length]) {
-                    Ok(()) => {}
-                    Err(error) if done == 0 => return Err(error),
-                    Err(_) => return Ok(done),
-                }
-                part += length;
-                done += length;
-            }
-        }
-        Ok(done)
-    }
-
-    /// Returns the number of bytes that one call may give of a stream, and the index of the record whose files it
-    /// gives. All are of one sending process if the caller asks for that.
-    fn stream_run(&self, space: usize, is_of_one_process: bool) -> (usize, Option<usize>) {
-        let mut count = 0;
-        let first = self.records.front().map_or(0, |record| record.process);
-        for (index, record) in self.records.iter().enumerate() {
-            if count == space || is_of_one_process && record.process != first {
-                break;
-            }
-            count += record.length.min(space - count);
-            if record.files.is_some() {
-                return (count, Some(index));
-            }
-        }
-        (count, None)
-    }
-
-    /// Copies the files of this record, if it has any.
-    fn copy_files(&self, record: Option<usize>, caller: &dyn Caller) -> Result<Option<SentFiles>, Errno> {
-        let Some(files) = record.and_then(|index| self.records.get(index)?.files.as_ref()) else { return Ok(None) };
-        let copy = files.copy(caller)?;
-        sockets_among(&copy).for_each(|socket| carriers::is_seen(&*socket.inbox));
-        Ok(Some(copy))
-    }
-
-    /// Removes bytes of a stream; returns the files of the last record that they belong to.
-    fn consume_stream(&mut self, count: usize) -> Option<SentFiles> {
-        self.queue.consume(count);
-        let (mut left, mut files) = (count, None);
-        while let Some(record) = self.records.front_mut().filter(|_| left > 0) {
-            let part = record.length.min(left);
-            record.length -= part;
-            left -= part;
-            files = record.files.take();
-            if record.length == 0 {
-                self.pop_record();
-            }
-        }
-        files
-    }
-
-    /// Removes the first message.
-    fn consume_message(&mut self) -> QueuedMessage {
-        let record = self.pop_record().unwrap_or_default();
-        self.queue.consume(record.length);
-        record
-    }
-}
 
 impl Inbox {
     /// Makes one of this kind. The first account pays for it, and the second for what it is to receive.
@@ -373,9 +178,9 @@ impl Inbox {
         if was_open && (has_contents || direction.awaits_acceptance) && !self.is_datagram() {
             self.has_lost.store(true, Ordering::Relaxed);
         }
-        let are_left = direction.files > 0 || direction.records.len() > THROWN_AWAY_AT_ONCE;
+let are_left = direction.files > 0 || direction.records.len() > THROWN_AWAY_AT_ONCE;
         if !are_left {
-            direction.records = VecDeque::new();
+            direction.records = Default::default();
         }
         direction.settle();
         direction.writers.wake_all();
@@ -432,7 +237,7 @@ impl MessageCarrier for Inbox {
             let mut direction = self.direction.lock();
             let Some(record) = direction.pop_record() else {
                 direction.files = 0;
-                direction.records = VecDeque::new();
+                direction.records = Default::default();
                 direction.settle();
                 return true;
             };
@@ -572,17 +377,10 @@ impl LocalSocket {
         &self.inbox.direction
     }
 
-    /// Tries to send the buffers from `*sent` bytes on, with files at the first byte: as a message, or as a part of the
-    /// stream. Advances `*sent`, and takes the files when they are sent.
-    fn put(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        to: &Recipient,
-        files: &mut Option<SentFiles>,
-        sent: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Attempt {
+    /// Tries to send the bytes behind those that were sent, with files at the first byte: as a message, or as a part
+    /// of the stream.
+    fn put(&self, caller: &dyn Caller, message: OutgoingMessage<'_>, waker: Option<&Waker>) -> Attempt {
+        let (buffers, to, files, sent) = message.parts();
         let (total, is_stream) = (length_of(buffers), self.inbox.is_stream());
         let so_far = |sent: usize, error| Poll::Ready(if sent == 0 { Err(error) } else { Ok(sent) });
         let receiver = match self.receiver(caller, to, total) {
@@ -604,14 +402,12 @@ impl LocalSocket {
                 let is_refused = self.inbox.is_datagram() && !direction.has_receiver;
                 return so_far(*sent, if is_refused { Errno::ECONNREFUSED } else { Errno::EPIPE });
             }
-            let (rest, room) = (total - *sent, CAPACITY - direction.queue.len());
-            let has_room = if is_stream { room > 0 } else { rest <= room && direction.records.len() < MOST_MESSAGES };
-            if !has_room || files.is_some() && direction.files >= FILES {
-                return match waker.map_or(Ok(()), |waker| direction.writers.register(waker)) {
-                    Ok(()) => Poll::Pending,
-                    Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
-                };
+            let rest = total - *sent;
+            if !direction.has_room(is_stream, rest, files.is_some()) {
+                let registered = waker.map_or(Ok(()), |waker| direction.writers.register(waker));
+                return registered.map_or(Poll::Ready(Err(Errno::ENOMEM)), |()| Poll::Pending);
             }
+            let room = CAPACITY - direction.queue.len();
             // A queue that grows much takes as long as a copy.
             let grows_much = if is_stream { *sent > 0 } else { rest > MOST_BYTES };
             if grows_much && direction.queue.would_grow(rest.min(room), CAPACITY) {
@@ -625,8 +421,8 @@ impl LocalSocket {
             let (part, begin, most) = if is_stream { few(buffers, *sent) } else { (buffers, 0, total) };
             // Less than a queue that doubles has room for.
             let count = most.min(room).min(if is_stream { MOST_BYTES / 2 } else { total });
-            if let Err(error) = self.put_part(&receiver, &mut direction, caller, part, files, (begin, count, has_begun))
-            {
+            let added = self.put_part(&receiver, &mut direction, caller, part, files, (begin, count, has_begun));
+            if let Err(error) = added {
                 return so_far(*sent, error);
             }
             *sent += count;
@@ -681,16 +477,9 @@ impl LocalSocket {
         Ok(())
     }
 
-    /// Tries to receive into the buffers from `to` bytes on: bytes of the stream, or a message.
-    fn take(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        to: usize,
-        flags: u32,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
-        let (space, is_stream) = (length_of(buffers).saturating_sub(to), self.inbox.is_stream());
+    /// Tries to receive bytes of the stream, or a message.
+    fn take(&self, caller: &dyn Caller, to: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
+        let (space, is_stream) = (to.left(), self.inbox.is_stream());
         let nothing = ReceivedMessage { goes_on: false, ..ReceivedMessage::default() };
         let peer = self.peer();
         match self.inbox.kind {
@@ -713,23 +502,24 @@ impl LocalSocket {
             return Poll::Pending;
         };
         let process = self.has_option(option::SO_PASSCRED).then_some(first.process);
+        let details = MessageDetails::of_process(process);
         if is_stream {
             let name = peer.and_then(|peer| peer.name());
             // As on Linux, a call for no bytes has waited for some.
             let received = match space {
                 0 => Ok(nothing),
-                _ => self.take_stream(&mut direction, caller, buffers, to, flags),
+                _ => self.take_stream(&mut direction, caller, to),
             };
             let sender = name.map_or(MessageSender::Unnamed, MessageSender::Local);
-            return Poll::Ready(received.map(|received| ReceivedMessage { sender, process, ..received }));
+            return Poll::Ready(received.map(|received| ReceivedMessage { sender, details, ..received }));
         }
         let length = first.length;
         let wanted = length.min(space);
-        let count = direction.copy_out(caller, (buffers, to), 0, wanted)?;
+        let count = direction.copy_out(caller, (to.buffers(), to.done()), 0, wanted)?;
         if count < wanted {
             return Poll::Ready(Err(Errno::EFAULT));
         }
-        let (files, sender) = if flags & message::PEEK != 0 {
+        let (files, sender) = if to.is_look() {
             let sender = direction.records.front().and_then(|record| record.sender.clone());
             (direction.copy_files(Some(0), caller)?, sender)
         } else {
@@ -738,33 +528,29 @@ impl LocalSocket {
             (record.files, record.sender)
         };
         let sender = sender.map_or(MessageSender::Unnamed, MessageSender::Local);
-        Poll::Ready(Ok(ReceivedMessage { count, length, files, sender, process, ..ReceivedMessage::default() }))
+        Poll::Ready(Ok(ReceivedMessage { count, length, files, sender, details, ..ReceivedMessage::default() }))
     }
 
-    /// Receives bytes of the stream, which has some, into the buffers from `to` bytes on, up to the first that came
-    /// with files.
+    /// Receives bytes of the stream, which has some, up to the first that came with files.
     fn take_stream(
         &self,
         direction: &mut Direction,
         caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        to: usize,
-        flags: u32,
+        to: MessageSpace<'_>,
     ) -> Result<ReceivedMessage, Errno> {
-        let mut received = ReceivedMessage { goes_on: true, ..ReceivedMessage::default() };
-        let (all, _) = direction.stream_run(length_of(buffers) - to, self.has_option(option::SO_PASSCRED));
+        let mut received = ReceivedMessage::of_stream(0);
+        let (all, _) = direction.stream_run(to.left(), self.has_option(option::SO_PASSCRED));
         loop {
-            let (part, begin, space) = few(buffers, to + received.count);
+            let (part, begin, space) = few(to.buffers(), to.done() + received.count);
             let wanted = space.min(all - received.count);
-            let is_look = flags & message::PEEK != 0;
-            let from = if is_look { received.count } else { 0 };
+            let from = if to.is_look() { received.count } else { 0 };
             let count = match direction.copy_out(caller, (part, begin), from, wanted) {
                 Ok(count) => count,
                 Err(error) if received.count == 0 => return Err(error),
                 Err(_) => break,
             };
             received.count += count;
-            if !is_look {
+            if !to.is_look() {
                 // At most the last record has files, which come with its first byte.
                 received.files = direction.consume_stream(count).or(received.files);
             }
@@ -778,7 +564,7 @@ impl LocalSocket {
             }
         }
         received.length = received.count;
-        if flags & message::PEEK != 0 {
+        if to.is_look() {
             // An interrupt may have ended it before the bytes that come with files.
             let (_, with_files) = direction.stream_run(received.count, false);
             received.files = direction.copy_files(with_files, caller)?;
@@ -863,13 +649,8 @@ impl LocalSocket {
     }
 
     /// Performs the `setsockopt` call: the sizes of the buffers are fixed.
-    pub(crate) fn set_option(
-        &self,
-        caller: &dyn Caller,
-        level: u32,
-        name: u32,
-        value: UserBuffer,
-    ) -> Result<usize, Errno> {
+    pub(crate) fn set_option(&self, caller: &dyn Caller, named: (u32, u32), value: UserBuffer) -> Result<usize, Errno> {
+        let (level, name) = named;
         if level != option::SOL_SOCKET {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -930,40 +711,19 @@ impl FileOperations for LocalSocket {
             return Poll::Ready(Ok(0));
         }
         // Files that came with the bytes are closed, as on Linux.
-        self.take(caller, buffers, 0, 0, waker).map_ok(|received| received.count)
+        self.take(caller, MessageSpace::new(buffers, 0, 0), waker).map_ok(|received| received.count)
     }
 
-    fn write_all(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        sent: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Attempt {
-        self.put(caller, buffers, &Recipient::Peer, &mut None, sent, waker)
+    fn write_all(&self, from: &dyn Caller, buffers: &[UserBuffer], sent: &mut usize, waker: Option<&Waker>) -> Attempt {
+        self.put(from, OutgoingMessage::new(buffers, &Recipient::Peer, &mut None, sent), waker)
     }
 
-    fn send_message(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        to: &Recipient,
-        files: &mut Option<SentFiles>,
-        sent: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Attempt {
-        self.put(caller, buffers, to, files, sent, waker)
+    fn send_message(&self, caller: &dyn Caller, message: OutgoingMessage<'_>, waker: Option<&Waker>) -> Attempt {
+        self.put(caller, message, waker)
     }
 
-    fn receive_message(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        done: usize,
-        flags: u32,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
-        self.take(caller, buffers, done, flags, waker)
+    fn receive_message(&self, caller: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
+        self.take(caller, space, waker)
     }
 
     /// Tries `accept`.
@@ -1083,7 +843,9 @@ impl Drop for LocalSocket {
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
-    use abi_unix::types::{AF_UNIX, MessageHeader, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_SEQPACKET, SOCK_STREAM, control};
+    use abi_unix::types::{
+        AF_UNIX, MessageHeader, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_SEQPACKET, SOCK_STREAM, control, message,
+    };
 
     use super::*;
     use crate::files::remains;

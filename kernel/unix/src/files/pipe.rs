@@ -16,9 +16,9 @@ use spin::Mutex;
 use waiters::Waiters;
 
 use crate::files::byte_queue::ByteQueue;
-use crate::files::file::{self, Attempt, FileOperations, Properties, Recipient, Unit, Waits};
+use crate::files::file::{self, Attempt, FileOperations, Properties, Unit, Waits};
 use crate::files::pipe_bytes::{BLOCK, PipeBytes};
-use crate::files::sent_files::SentFiles;
+use crate::files::sent_files::OutgoingMessage;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{Caller, UserBuffer, UserMemory, length_of};
 use crate::scheduling::steps::{self, Effort};
@@ -516,15 +516,8 @@ impl FileOperations for Writer {
         Writer::write(self, from, buffers, done, waker)
     }
 
-    fn send_message(
-        &self,
-        from: &dyn Caller,
-        buffers: &[UserBuffer],
-        _: &Recipient,
-        _: &mut Option<SentFiles>,
-        sent: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Attempt {
+    fn send_message(&self, from: &dyn Caller, message: OutgoingMessage<'_>, waker: Option<&Waker>) -> Attempt {
+        let (buffers, sent) = message.bytes();
         Writer::write(self, from, buffers, sent, waker)
     }
 

@@ -26,7 +26,6 @@ use spin::Mutex;
 use crate::files::keyed::KeyedObjects;
 use crate::files::shared_memory;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::authority::BYTES_OF_A_MAKER;
 use crate::process::capabilities::{Authority, Maker};
 use crate::time;
 
@@ -35,7 +34,7 @@ pub(crate) const NAME: &str = "[segment]";
 /// Bytes of a page.
 const PAGE: usize = abi_queue::pages::PAGE_SIZE;
 /// Bytes for a segment beside its memory: itself, its maker, and its entries in the table.
-const BYTES: usize = size_of::<SharedSegment>() + BYTES_OF_A_MAKER + 256;
+const BYTES: usize = size_of::<SharedSegment>() + Maker::BYTES + 256;
 
 /// A segment.
 #[doc(alias = "shmid_kernel")]

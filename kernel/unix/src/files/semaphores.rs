@@ -26,7 +26,6 @@ use waiters::Waiters;
 
 use crate::files::keyed::KeyedObjects;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::authority::BYTES_OF_A_MAKER;
 use crate::process::capabilities::{Authority, Maker};
 use crate::random;
 use crate::scheduling::steps::{self, Ends};
@@ -34,7 +33,7 @@ use crate::time;
 use crate::time::limit::TimeLimit;
 
 /// Bytes for a set beside its semaphores: itself, its maker, and its entries in the table.
-const BYTES: usize = size_of::<SemaphoreSet>() + BYTES_OF_A_MAKER + 256;
+const BYTES: usize = size_of::<SemaphoreSet>() + Maker::BYTES + 256;
 /// Bytes for a debt.
 const BYTES_OF_A_DEBT: usize = size_of::<Debt>() + 32;
 

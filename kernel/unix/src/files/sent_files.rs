@@ -1,18 +1,19 @@
-//! Open files in messages (`SCM_RIGHTS`), from the call that sends them to the one that receives them.
+//! Messages with open files (`SCM_RIGHTS`), from the call that sends them to the one that receives them.
 //!
 //! The sender pays for them while they are under way. Files that nobody receives are closed in steps, like other
 //! [remains](crate::files::remains): closing a socket must not close hundreds of files in one stretch.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::task::Poll;
 
 use abi_unix::Errno;
 
 use crate::files::file::OpenFile;
-use crate::files::local_name::LocalName;
+use crate::files::message::{MessageDetails, MessageSender, Recipient};
 use crate::files::remains::{Remain, leave};
 use crate::process::accounts::{Account, Charge, FilesUnderWay, Resource};
-use crate::process::user::Caller;
+use crate::process::user::{Caller, UserBuffer};
 
 /// Files that are closed in one step.
 const CLOSED_AT_ONCE: usize = 8;
@@ -98,17 +99,66 @@ impl Drop for SentFiles {
     }
 }
 
-/// A message in a queue: the number of its bytes there, its files and its sender.
+/// A message that is sent: its buffers, its receiver, its files until they are sent, and the number of bytes that were.
+pub(crate) struct OutgoingMessage<'a> {
+    buffers: &'a [UserBuffer],
+    to: &'a Recipient,
+    files: &'a mut Option<SentFiles>,
+    sent: &'a mut usize,
+}
+
+impl<'a> OutgoingMessage<'a> {
+    /// Makes it of its parts.
+    pub(crate) fn new(
+        buffers: &'a [UserBuffer],
+        to: &'a Recipient,
+        files: &'a mut Option<SentFiles>,
+        sent: &'a mut usize,
+    ) -> OutgoingMessage<'a> {
+        OutgoingMessage { buffers, to, files, sent }
+    }
+
+    /// Returns its buffers and the number of bytes that were sent, which is to be advanced.
+    pub(crate) fn bytes(self) -> (&'a [UserBuffer], &'a mut usize) {
+        (self.buffers, self.sent)
+    }
+
+    /// Returns its parts.
+    pub(crate) fn parts(self) -> (&'a [UserBuffer], &'a Recipient, &'a mut Option<SentFiles>, &'a mut usize) {
+        (self.buffers, self.to, self.files, self.sent)
+    }
+
+    /// Returns its receiver.
+    pub(crate) fn to(&self) -> &Recipient {
+        self.to
+    }
+}
+
+/// The outcome of one attempt at receiving.
+pub(crate) type Receipt = Poll<Result<ReceivedMessage, Errno>>;
+
+/// A message that was received, or a part of a stream.
 #[derive(Default)]
-pub(crate) struct QueuedMessage {
-    /// The bytes that are left of it.
+pub(crate) struct ReceivedMessage {
+    /// Bytes that were copied.
+    pub count: usize,
+    /// Bytes that the message has.
     pub length: usize,
-    /// The process that has sent it.
-    pub process: u32,
-    /// The files that came with it, until they are received.
+    /// The open files that came with it.
     pub files: Option<SentFiles>,
-    /// The name of the socket that a message came from; of a stream it is the peer's.
-    pub sender: Option<Arc<LocalName>>,
+    /// It is a part of a stream, of which more may come.
+    pub goes_on: bool,
+    /// Its sender.
+    pub sender: MessageSender,
+    /// Its details, of those that its receiver asks for.
+    pub details: MessageDetails,
+}
+
+impl ReceivedMessage {
+    /// Returns a part of a stream with so many bytes.
+    pub(crate) fn of_stream(count: usize) -> ReceivedMessage {
+        ReceivedMessage { count, length: count, goes_on: true, ..ReceivedMessage::default() }
+    }
 }
 
 /// Files that nobody receives any more.

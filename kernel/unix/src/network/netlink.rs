@@ -11,18 +11,16 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::{Poll, Waker};
 
-use abi_unix::types::{self, Status, epoll as event, message, mode, socket_option as option};
+use abi_unix::types::{self, Status, epoll as event, mode, socket_option as option};
 use abi_unix::{Errno, errno};
 use heapless::Vec as FixedVec;
 use network::{Address, SixAddress};
 use spin::Mutex;
 use waiters::Waiters;
 
-use crate::files::file::{
-    Attempt, FileOperations, MessageSender, OpenFile, Properties, ReceivedMessage, Recipient, Unit,
-    status_without_contents,
-};
-use crate::files::sent_files::SentFiles;
+use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, Unit, status_without_contents};
+use crate::files::message::{MessageSender, MessageSpace};
+use crate::files::sent_files::{OutgoingMessage, Receipt, ReceivedMessage};
 use crate::network::addressing::{CARD, LOOPBACK, NAME_OF_CARD, flags_of};
 use crate::network::stack::STACK;
 use crate::process::accounts::{Account, Charge, Resource};
@@ -510,13 +508,7 @@ impl NetlinkSocket {
     }
 
     /// Tries to receive the next message of answers.
-    fn take(
-        &self,
-        memory: &dyn Caller,
-        buffers: &[UserBuffer],
-        flags: u32,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
+    fn take(&self, memory: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
         let mut waiting = self.waiting.lock();
         let Some(message) = waiting.messages.front() else {
             if let Some(waker) = waker {
@@ -525,12 +517,12 @@ impl NetlinkSocket {
             return Poll::Pending;
         };
         let (length, mut count) = (message.len(), 0);
-        for buffer in buffers {
+        for buffer in space.buffers() {
             let part = (length - count).min(buffer.len());
             memory.copy_out(buffer.address(), &message[count..count + part])?;
             count += part;
         }
-        if flags & message::PEEK == 0 {
+        if !space.is_look() {
             waiting.messages.pop_front();
         }
         Poll::Ready(Ok(ReceivedMessage { count, length, sender: MessageSender::Kernel, ..ReceivedMessage::default() }))
@@ -547,7 +539,7 @@ impl FileOperations for NetlinkSocket {
     }
 
     fn read_all(&self, memory: &dyn Caller, buffers: &[UserBuffer], waker: Option<&Waker>) -> Attempt {
-        self.take(memory, buffers, 0, waker).map_ok(|received| received.count)
+        self.take(memory, MessageSpace::new(buffers, 0, 0), waker).map_ok(|received| received.count)
     }
 
     fn write_all(&self, memory: &dyn Caller, buffers: &[UserBuffer], sent: &mut usize, _: Option<&Waker>) -> Attempt {
@@ -555,28 +547,13 @@ impl FileOperations for NetlinkSocket {
         Poll::Ready(Ok(*sent))
     }
 
-    fn send_message(
-        &self,
-        memory: &dyn Caller,
-        buffers: &[UserBuffer],
-        _: &Recipient,
-        _: &mut Option<SentFiles>,
-        sent: &mut usize,
-        _: Option<&Waker>,
-    ) -> Attempt {
-        *sent = self.ask(memory, buffers)?;
-        Poll::Ready(Ok(*sent))
+    fn send_message(&self, memory: &dyn Caller, message: OutgoingMessage<'_>, waker: Option<&Waker>) -> Attempt {
+        let (buffers, sent) = message.bytes();
+        self.write_all(memory, buffers, sent, waker)
     }
 
-    fn receive_message(
-        &self,
-        memory: &dyn Caller,
-        buffers: &[UserBuffer],
-        _: usize,
-        flags: u32,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
-        self.take(memory, buffers, flags, waker)
+    fn receive_message(&self, memory: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
+        self.take(memory, space, waker)
     }
 
     /// Returns the epoll events for which a call would not wait; `waker` is registered if there is one.
@@ -602,6 +579,7 @@ impl FileOperations for NetlinkSocket {
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
+    use abi_unix::types::message;
 
     use super::*;
     use crate::testing::{Program, run};

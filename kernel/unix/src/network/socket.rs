@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use core::task::{Poll, Waker};
+use core::task::{Poll, Waker, ready};
 
 use abi_queue::Priority;
 use abi_unix::types::{self, Status, epoll as event, message, mode, socket_option as option};
@@ -22,11 +22,12 @@ use network::{
 use spin::Mutex;
 
 use crate::files::file::{
-    self, Accepted, AcceptedConnection, Attempt, FileOperations, MessageSender, OpenFile, Properties, ReceivedMessage,
-    Recipient, Unit, Waits, status_without_contents,
+    self, Accepted, AcceptedConnection, Attempt, FileOperations, OpenFile, Properties, Unit, Waits,
+    status_without_contents,
 };
 use crate::files::gathered::MOST_BYTES;
-use crate::files::sent_files::SentFiles;
+use crate::files::message::{MessageDetails, MessageSender, MessageSpace};
+use crate::files::sent_files::{OutgoingMessage, Receipt, ReceivedMessage};
 use crate::network::addressing::CARD;
 use crate::network::netlink::NetlinkSocket;
 use crate::network::shares::{Limited, Shares};
@@ -480,10 +481,7 @@ impl Socket {
         from: Option<AddressOut>,
         waker: Option<&Waker>,
     ) -> Attempt {
-        let received = match self.take_datagram(caller, buffers, flags, waker) {
-            Poll::Ready(received) => received?,
-            Poll::Pending => return Poll::Pending,
-        };
+        let received = ready!(self.take_datagram(caller, MessageSpace::new(buffers, 0, flags), waker))?;
         if let (Some(out), MessageSender::Network(sender)) = (from, received.sender) {
             out.write(caller, sender)?;
         }
@@ -491,20 +489,14 @@ impl Socket {
     }
 
     /// Tries to receive one datagram in this way; returns its length and its sender too.
-    fn take_datagram(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        flags: u32,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
+    fn take_datagram(&self, caller: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
         let inner = self.inner.lock();
         let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let mut bad = None;
         let mut message = ReceivedMessage::default();
         let mut take = |source: SocketAddr, bytes: &[u8]| {
             let mut done = 0;
-            for buffer in buffers {
+            for buffer in space.buffers() {
                 let count = (bytes.len() - done).min(buffer.len());
                 if let Err(error) = caller.copy_out(buffer.address(), &bytes[done..done + count]) {
                     bad = Some(error);
@@ -514,7 +506,7 @@ impl Socket {
             }
             let mut source = source;
             if self.is_of_echoes() {
-                message.hop_limit = inner.tells_hop_limits.then_some(source.port() as u8);
+                message.details = MessageDetails::of_hop_limit(inner.tells_hop_limits.then_some(source.port() as u8));
                 source.set_port(0);
             }
             message.sender = MessageSender::Network(self.shown(source));
@@ -522,7 +514,7 @@ impl Socket {
             done
         };
         let result = with_stack(|stack, _| {
-            let received = if flags & message::PEEK != 0 {
+            let received = if space.is_look() {
                 stack.udp_peek_with(id, &mut take)?
             } else {
                 stack.udp_receive_with(id, &mut take)?
@@ -625,16 +617,10 @@ impl Socket {
     }
 
     /// Performs the `setsockopt` call.
-    pub(crate) fn set_option(
-        &self,
-        caller: &dyn Caller,
-        level: u32,
-        name: u32,
-        value: UserBuffer,
-    ) -> Result<usize, Errno> {
+    pub(crate) fn set_option(&self, caller: &dyn Caller, named: (u32, u32), value: UserBuffer) -> Result<usize, Errno> {
         let number = value.read_number(caller)?;
         let mut inner = self.inner.lock();
-        match (level, name) {
+        match named {
             (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
                 inner.sharing = if number != 0 { Sharing::Reuse } else { Sharing::Exclusive };
             }
@@ -762,14 +748,8 @@ impl FileOperations for Socket {
         self.receive_datagram(caller, buffers, 0, None, waker)
     }
 
-    fn write_all(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        sent: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Attempt {
-        self.send_datagram(caller, buffers, None, sent, waker)
+    fn write_all(&self, from: &dyn Caller, buffers: &[UserBuffer], sent: &mut usize, waker: Option<&Waker>) -> Attempt {
+        self.send_datagram(from, buffers, None, sent, waker)
     }
 
     fn request(&self) -> Option<&latency::Request> {
@@ -985,16 +965,9 @@ impl FileOperations for Socket {
 
     /// Tries to send several buffers. Control messages with files are for local sockets only, and ignored here as on
     /// Linux.
-    fn send_message(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        to: &Recipient,
-        _: &mut Option<SentFiles>,
-        sent: &mut usize,
-        waker: Option<&Waker>,
-    ) -> Attempt {
-        let to = to.end();
+    fn send_message(&self, caller: &dyn Caller, message: OutgoingMessage<'_>, waker: Option<&Waker>) -> Attempt {
+        let to = message.to().end();
+        let (buffers, sent) = message.bytes();
         if self.kind == types::SOCK_DGRAM {
             return self.send_datagram(caller, buffers, to, sent, waker);
         }
@@ -1025,17 +998,11 @@ impl FileOperations for Socket {
     }
 
     /// Tries to receive into several buffers.
-    fn receive_message(
-        &self,
-        caller: &dyn Caller,
-        buffers: &[UserBuffer],
-        done: usize,
-        flags: u32,
-        waker: Option<&Waker>,
-    ) -> Poll<Result<ReceivedMessage, Errno>> {
+    fn receive_message(&self, caller: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
         if self.kind == types::SOCK_DGRAM {
-            return self.take_datagram(caller, buffers, flags, waker);
+            return self.take_datagram(caller, space, waker);
         }
+        let (buffers, done, flags) = (space.buffers(), space.done(), space.flags());
         // Linux takes this flag as a wish to throw bytes away.
         if flags & message::TRUNC != 0 {
             return Poll::Ready(Err(Errno::EOPNOTSUPP));
@@ -1066,7 +1033,7 @@ impl FileOperations for Socket {
                 break;
             }
         }
-        Poll::Ready(Ok(ReceivedMessage { count, length: count, goes_on: true, ..ReceivedMessage::default() }))
+        Poll::Ready(Ok(ReceivedMessage::of_stream(count)))
     }
 
     /// Returns the bytes that have arrived, of a datagram socket those of the next datagram.

@@ -58,13 +58,10 @@ pub(crate) fn permit_towards(caller: &Process, other: &Process, act: Act) -> Res
     }
 }
 
-/// Bytes of memory of a [`Maker`] beside itself.
-pub(crate) const BYTES_OF_A_MAKER: usize = (table::DEEPEST + 1) * size_of::<u64>();
-
 /// Returns a process as the maker of an object. `ENOMEM`.
 pub(crate) fn maker(process: &Process) -> Result<Maker, Errno> {
     let mut users = Vec::new();
-    users.try_reserve_exact(table::DEEPEST + 1).map_err(|_| Errno::ENOMEM)?;
+    users.try_reserve_exact(Maker::MOST_USERS).map_err(|_| Errno::ENOMEM)?;
     users.push(process.authority.user());
     table::add_users_above(process, &mut users);
     Ok(Maker::new(process.id, users))

@@ -8,6 +8,8 @@ use abi_unix::Errno;
 use abi_unix::authority::{Act, Capability, CapabilitySet, Held};
 use spin::Mutex;
 
+use crate::process::family::DEEPEST;
+
 /// User and capabilities of one process.
 ///
 /// The lock is held for a few instructions, under which nothing is taken.
@@ -89,6 +91,10 @@ impl Maker {
     pub(crate) const WRITE: u32 = 2;
     /// The right to execute an object's contents.
     pub(crate) const EXECUTE: u32 = 1;
+    /// Most users of one: its own, and those above it.
+    pub(super) const MOST_USERS: usize = DEEPEST + 1;
+    /// Bytes of memory beside itself.
+    pub(crate) const BYTES: usize = Maker::MOST_USERS * size_of::<u64>();
 
     /// Creates the maker with this number; its user, and those above it, come first among the users.
     pub(super) fn new(process: u32, mut users: Vec<u64>) -> Maker {

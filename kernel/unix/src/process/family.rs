@@ -10,6 +10,8 @@ use crate::process::accounts::{Account, Charge, Resource};
 
 /// Number of bytes of kernel memory for an entry in the table of processes and in its indexes.
 const MEMORY_OF_A_PLACE: usize = 320;
+/// Number of processes that can be above each other. Decisions by the tree walk upwards.
+pub(super) const DEEPEST: usize = 64;
 
 /// A place in the table of processes, from before a process is made until its parent has waited for it.
 #[derive(Debug)]

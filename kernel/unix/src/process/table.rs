@@ -22,7 +22,7 @@ use waiters::Waiters;
 use crate::observing::counters;
 use crate::process::accounts::MAXIMUM_PROCESSES;
 use crate::process::exit_status::Ending;
-use crate::process::family::ProcessPlace;
+use crate::process::family::{DEEPEST, ProcessPlace};
 use crate::process::lifetime::Lifetime;
 use crate::process::{FIRST, Group, Process};
 use crate::scheduling::Pace;
@@ -34,8 +34,6 @@ const CHILDREN_AT_A_TIME: usize = 8;
 const SIGNALLED_AT_A_TIME: usize = 8;
 /// Number of processes that one step of a search looks at.
 const MOST_LOOKED_AT: usize = 256;
-/// Number of processes that can be above each other. Decisions by the tree walk upwards.
-pub(super) const DEEPEST: usize = 64;
 enum ProcessEntry {
     Alive(Arc<Process>),
     /// `ticks`: the processor time that it and its children have used.

@@ -30,11 +30,13 @@ use abi_unix::Errno;
 use abi_unix::types::socket_option as option;
 use filesystem::Access;
 
+use super::direction::QueuedMessage;
 use super::names::Naming;
 use super::{Inbox, LocalSocket, LocalState};
 use crate::files::carriers::Fate;
-use crate::files::file::{self, Accepted, AcceptedConnection, Attempt, MessageSender, OpenFile};
-use crate::files::sent_files::{QueuedMessage, SentFiles};
+use crate::files::file::{self, Accepted, AcceptedConnection, Attempt, OpenFile};
+use crate::files::message::MessageSender;
+use crate::files::sent_files::SentFiles;
 use crate::process::accounts::Resource;
 use crate::process::user::Caller;
 use crate::scheduling::steps;

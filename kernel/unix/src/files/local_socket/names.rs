@@ -261,3 +261,68 @@ pub(crate) fn describe(from: u64) -> Option<(Vec<u8>, u64)> {
     line.push(b'\n');
     Some((line, inbox.number + 1))
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_unix::SystemCall;
+    use abi_unix::types::{self, AF_UNIX};
+
+    use super::*;
+    use crate::files::local_socket::LocalSocket;
+    use crate::testing::{Program, run};
+
+    fn inbox_of(program: &Program, socket: usize) -> Arc<Inbox> {
+        let file = program.process().descriptors.lock().get(socket).unwrap().clone();
+        LocalSocket::of(&file).unwrap().inbox.clone()
+    }
+
+    /// An abstract name is one socket's of its kind at a time, and free again when that is closed.
+    #[test]
+    fn names_lead_to_the_socket_that_has_them() {
+        run(|program| {
+            let name: &[u8] = b"\0names of tests";
+            let make = |program: &mut Program, kind: u32| {
+                program.call(SystemCall::Socket, [AF_UNIX as usize, kind as usize, 0]).unwrap()
+            };
+            let bind = |program: &mut Program, socket: usize| {
+                let address = program.store(&[&AF_UNIX.to_le_bytes()[..], name].concat());
+                program.call(SystemCall::Bind, [socket, address, 2 + name.len()])
+            };
+            let datagrams = make(program, SOCK_DGRAM);
+            assert_eq!(named(SOCK_DGRAM, name).err(), Some(Errno::ECONNREFUSED));
+            assert_eq!(bind(program, datagrams), Ok(0));
+            assert_eq!(bind(program, datagrams), Err(Errno::EINVAL), "it has one");
+            let found = named(SOCK_DGRAM, name).unwrap();
+            assert!(Arc::ptr_eq(&found, &inbox_of(program, datagrams)));
+            let second = make(program, SOCK_DGRAM);
+            assert_eq!(bind(program, second), Err(Errno::EADDRINUSE));
+            let stream = make(program, SOCK_STREAM);
+            assert_eq!(named(SOCK_STREAM, name).err(), Some(Errno::ECONNREFUSED));
+            assert_eq!(bind(program, stream), Ok(0), "each kind has names of its own");
+            program.close(datagrams).unwrap();
+            assert_eq!(named(SOCK_DGRAM, name).err(), Some(Errno::ECONNREFUSED));
+            assert_eq!(bind(program, second), Ok(0));
+        });
+    }
+
+    /// A reservation that is given up leaves no name; each socket is listed once, with its number.
+    #[test]
+    fn a_name_that_is_not_made_is_none() {
+        run(|program| {
+            let socket = program.call(SystemCall::Socket, [AF_UNIX as usize, SOCK_DGRAM as usize, 0]).unwrap();
+            let inbox = inbox_of(program, socket);
+            let account = program.process().account.clone();
+            let reserve = || NameReservation::new(&inbox, LocalName::new(&account, b"/tmp/reserved").unwrap());
+            let first = reserve().unwrap();
+            assert_eq!(reserve().err(), Some(Errno::EINVAL));
+            assert!(inbox.name().is_none());
+            drop(first);
+            assert!(reserve().is_ok());
+            let (line, next) = describe(inbox.number).unwrap();
+            assert_eq!(next, inbox.number + 1);
+            assert!(line.ends_with(format!(" 00000000 {:04X} 01 {:5}\n", types::SOCK_DGRAM, inbox.number).as_bytes()));
+            program.close(socket).unwrap();
+            assert!(describe(inbox.number).is_none_or(|(_, next)| next > inbox.number + 1), "it is listed no more");
+        });
+    }
+}
