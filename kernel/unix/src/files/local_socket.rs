@@ -178,7 +178,7 @@ impl Inbox {
         if was_open && (has_contents || direction.awaits_acceptance) && !self.is_datagram() {
             self.has_lost.store(true, Ordering::Relaxed);
         }
-let are_left = direction.files > 0 || direction.records.len() > THROWN_AWAY_AT_ONCE;
+        let are_left = direction.files > 0 || direction.records.len() > THROWN_AWAY_AT_ONCE;
         if !are_left {
             direction.records = Default::default();
         }
@@ -706,6 +706,13 @@ impl FileOperations for LocalSocket {
         Status { inode: self.inbox.number, ..status_without_contents(mode::SOCKET | 0o777, None) }
     }
 
+    /// Returns the memory of the bytes and records that were not received: of the maker of a connection's listener, or of
+    /// its client.
+    fn memory_if_closed(&self, account: &Account) -> usize {
+        let direction = self.incoming().lock();
+        if core::ptr::eq(&**direction.charge.account(), account) { 0 } else { direction.charge.amount() }
+    }
+
     fn read_all(&self, caller: &dyn Caller, buffers: &[UserBuffer], waker: Option<&Waker>) -> Attempt {
         if length_of(buffers) == 0 {
             return Poll::Ready(Ok(0));
@@ -1051,6 +1058,38 @@ mod tests {
             }
             assert!(!remains::are_left());
             assert_eq!(used, [used[0]; 3]);
+        });
+    }
+
+    /// The memory of messages that a process has not received goes when it lets the socket go, and is told before that
+    /// to all but the account that pays for it.
+    #[test]
+    fn memory_of_messages_is_told_and_goes_with_the_socket() {
+        run(|program| {
+            let account = program.process().account.clone();
+            let before = account.used(Resource::Memory);
+            let (reader, _) = program.pipe(0);
+            let with_pipe = account.used(Resource::Memory);
+            let (a, b) = pair(program, SOCK_DGRAM);
+            let empty = account.used(Resource::Memory);
+            for _ in 0..100 {
+                assert_eq!(send(program, a, &[7; 300], &rights(&[reader])), Ok(300));
+                assert_eq!(send(program, a, &[7; 300], &[]), Ok(300));
+            }
+            let file = program.process().descriptors.lock().get(b).cloned().unwrap();
+            let socket = LocalSocket::of(&file).unwrap();
+            assert_eq!(socket.memory_if_closed(&account), 0, "it is this account's own");
+            let other = Account::of_the_first();
+            let told = socket.memory_if_closed(&other);
+            assert!(told >= 60_000 && told <= account.used(Resource::Memory) - empty, "{told}");
+            drop(file);
+            program.close(b).unwrap();
+            program.close(a).unwrap();
+            program.sleep_ns(10_000_000);
+            assert!(!remains::are_left());
+            assert_eq!(account.used(Resource::Memory), with_pipe);
+            program.close(reader).unwrap();
+            assert!(account.used(Resource::Memory) <= with_pipe && with_pipe > before);
         });
     }
 

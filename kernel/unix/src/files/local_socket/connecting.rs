@@ -37,7 +37,6 @@ use crate::files::carriers::Fate;
 use crate::files::file::{self, Accepted, AcceptedConnection, Attempt, OpenFile};
 use crate::files::message::MessageSender;
 use crate::files::sent_files::SentFiles;
-use crate::process::accounts::Resource;
 use crate::process::user::Caller;
 use crate::scheduling::steps;
 
@@ -195,7 +194,8 @@ impl LocalSocket {
         queue.readers.wake_all();
         drop(queue);
         let mut own = self.inbox.direction.lock();
-        own.charge = account.nothing(Resource::Memory);
+        // A server that was faster may have sent already.
+        own.has_payer(&account);
         // A socket without a peer had other events.
         own.readers.wake_all();
         own.writers.wake_all();
@@ -337,6 +337,7 @@ mod tests {
 
     use super::*;
     use crate::files::remains;
+    use crate::process::accounts::Resource;
     use crate::testing::{Program, run};
 
     fn socket(program: &mut Program, kind: u32) -> usize {

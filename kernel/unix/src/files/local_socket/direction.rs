@@ -104,6 +104,15 @@ impl Direction {
         self.charge.shrink_to(memory);
     }
 
+    /// Has this account pay for the contents from now on, and for those that are there. The one before goes on if that is
+    /// too much for it.
+    pub(super) fn has_payer(&mut self, account: &Arc<Account>) {
+        let mut charge = account.nothing(Resource::Memory);
+        if charge.resize(self.charge.amount()).is_ok() {
+            self.charge = charge;
+        }
+    }
+
     /// Frees what an empty queue does not keep.
     pub(super) fn shrink(&mut self) {
         if self.records.is_empty() && self.records.capacity() > KEPT_RECORDS {
@@ -267,6 +276,25 @@ mod tests {
             assert_eq!(program.read(place + 1, 3), b"jkl");
             let bad = UserBuffer::new(0x1000, 8).unwrap();
             assert_eq!(direction.copy_out(&*process, (&[bad], 0), 0, 3), Err(Errno::EFAULT));
+        });
+    }
+
+    /// Contents that are there when another account begins to pay are charged to that one, and to one of both in any
+    /// case.
+    #[test]
+    fn contents_are_charged_when_another_pays() {
+        run(|program| {
+            let process = program.process();
+            let other = Account::of_the_first();
+            let (before, of_other) = (process.account.used(Resource::Memory), other.used(Resource::Memory));
+            let mut direction = Direction::new(&process.account);
+            direction.reserve(1000).unwrap();
+            let memory = direction.memory_with(0, direction.records.capacity());
+            direction.has_payer(&other);
+            assert_eq!(process.account.used(Resource::Memory), before);
+            assert_eq!(other.used(Resource::Memory), of_other + memory);
+            drop(direction);
+            assert_eq!(other.used(Resource::Memory), of_other);
         });
     }
 
