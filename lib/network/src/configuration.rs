@@ -50,6 +50,8 @@ pub struct Lease {
     pub address: Address,
     /// Servers that resolve names, the first to be asked first.
     pub name_servers: [Option<Ipv4Addr>; NAME_SERVERS],
+    /// Bytes of the largest packet that the network carries, if the server has told that (RFC 2132, section 5.1).
+    pub mtu: Option<u16>,
 }
 
 /// Source of the host's address on the Ethernet interface.
@@ -281,6 +283,8 @@ pub struct Counters {
     pub challenges: u64,
     /// Connections made, requested or accepted; one on this host counts twice.
     pub connections_made: u64,
+    /// Addresses that a server has lent and another host had.
+    pub conflicts: u64,
     /// Datagrams dropped because a buffer was full.
     pub datagrams_dropped: u64,
     /// Frames dropped while they waited behind more important work and others arrived.

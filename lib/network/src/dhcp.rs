@@ -31,6 +31,8 @@ const SHORTEST_LEASE: u32 = 10;
 const SHORTEST_RENEWAL: u32 = SHORTEST_LEASE / 2;
 /// Shortest pause before a lease is asked for once more (RFC 2131, section 4.4.5).
 const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
+/// Shortest pause after an address was declined (RFC 2131, section 3.1).
+const DECLINE_PAUSE: Duration = Duration::from_secs(10);
 /// Number of requests for an offered address before another is looked for.
 const REQUESTS: u32 = 4;
 /// The longest pause is 4 seconds times 2 to this power.
@@ -45,11 +47,16 @@ const BROADCAST: [u8; 6] = [0xff; 6];
 const OPTION_MASK: u8 = 1;
 const OPTION_ROUTER: u8 = 3;
 const OPTION_NAME_SERVER: u8 = 6;
+const OPTION_MTU: u8 = 26;
 const OPTION_LEASE_TIME: u8 = 51;
 const OPTION_MESSAGE_TYPE: u8 = 53;
 const OPTION_SERVER: u8 = 54;
 const OPTION_RENEWAL_TIME: u8 = 58;
 const OPTION_REBINDING_TIME: u8 = 59;
+
+/// Least size of packets that a server can choose: what every host must take (RFC 791, section 3.1). A server that
+/// could choose less could make a host send mostly headers.
+const LEAST_MTU: u16 = 576;
 
 /// Whether one host can have this address, on any network but the loopback's.
 pub(crate) fn is_of_a_host(address: Ipv4Addr) -> bool {
@@ -89,6 +96,7 @@ struct Options {
     time: Option<u32>,
     renewal: Option<u32>,
     rebinding: Option<u32>,
+    mtu: Option<u16>,
     name_servers: [Option<Ipv4Addr>; NAME_SERVERS],
 }
 
@@ -107,6 +115,10 @@ impl Options {
                 OPTION_MASK => options.mask = or_read(options.mask),
                 OPTION_ROUTER => options.router = options.router.or_else(|| addresses().next()),
                 OPTION_LEASE_TIME => options.time = or_read(options.time),
+                OPTION_MTU => {
+                    let size = data.try_into().ok().map(u16::from_be_bytes);
+                    options.mtu = options.mtu.or(size.filter(|size| *size >= LEAST_MTU));
+                }
                 OPTION_RENEWAL_TIME => options.renewal = or_read(options.renewal),
                 OPTION_REBINDING_TIME => options.rebinding = or_read(options.rebinding),
                 OPTION_NAME_SERVER if options.name_servers == [None; NAME_SERVERS] => {
@@ -135,7 +147,8 @@ impl ServerMessage {
         {
             return None;
         }
-        let Options { kind, server, mask, router, time, renewal, rebinding, name_servers } = Options::read(&packet);
+        let Options { kind, server, mask, router, time, renewal, rebinding, mtu, name_servers } =
+            Options::read(&packet);
         let server = server.filter(|&server| is_of_a_host(server))?;
         let kind = kind?;
         if kind == DhcpMessageType::Nak {
@@ -158,7 +171,7 @@ impl ServerMessage {
             // The half and seven eighths (RFC 2131, section 4.4.5).
             _ => (time / 2, time - time / 8 - 1),
         };
-        let lease = Lease { address: Address { gateway, ..address }, name_servers };
+        let lease = Lease { address: Address { gateway, ..address }, name_servers, mtu };
         let terms = Terms { server, lease, time, renewal, rebinding };
         match kind {
             DhcpMessageType::Offer => Some(ServerMessage::Offer(terms)),
@@ -250,7 +263,8 @@ impl Client {
         }
     }
 
-    fn draw(&mut self) -> u64 {
+    /// Draws a number that no other host knows.
+    pub(crate) fn draw(&mut self) -> u64 {
         self.draws += 1;
         self.secret.of_number(self.draws)
     }
@@ -294,6 +308,30 @@ impl Client {
         }
     }
 
+    /// Tells the server that another host has the address that it has lent, and asks for another after a pause (RFC
+    /// 2131, section 3.1).
+    pub(crate) fn decline<T: TxToken>(
+        &mut self,
+        token: T,
+        checksums: &ChecksumCapabilities,
+        now: Instant,
+    ) -> Option<Change> {
+        let Stage::Bound(loan) = self.stage else { return None };
+        self.exchange = self.draw() as u32;
+        let outgoing = LeaseRequest {
+            kind: DhcpMessageType::Decline,
+            hardware: BROADCAST,
+            source: Ipv4Addr::UNSPECIFIED,
+            destination: Ipv4Addr::BROADCAST,
+            server: Some(loan.server),
+            wanted: Some(loan.lease.address.address),
+        };
+        self.send(&outgoing, token, checksums, now);
+        let pause = self.pause();
+        self.start_again(now + DECLINE_PAUSE.max(pause));
+        Some(Change::Lost)
+    }
+
     /// Sends the request that is due.
     pub(crate) fn ask<T: TxToken>(&mut self, token: T, checksums: &ChecksumCapabilities, now: Instant) {
         if let Stage::Requesting { server, .. } = self.stage
@@ -333,6 +371,9 @@ impl Client {
     fn send<T: TxToken>(&self, outgoing: &LeaseRequest, token: T, checksums: &ChecksumCapabilities, now: Instant) {
         let &LeaseRequest { kind, hardware, source, destination, server, wanted } = outgoing;
         let none = Ipv4Addr::UNSPECIFIED;
+        // An answer is wanted.
+        let asks = kind != DhcpMessageType::Decline;
+        let options: &[u8] = &[OPTION_MASK, OPTION_ROUTER, OPTION_NAME_SERVER, OPTION_MTU];
         let message = DhcpRepr {
             message_type: kind,
             transaction_id: self.exchange,
@@ -349,9 +390,9 @@ impl Client {
             requested_ip: wanted,
             client_identifier: Some(EthernetAddress(self.hardware)),
             server_identifier: server,
-            parameter_request_list: Some(&[OPTION_MASK, OPTION_ROUTER, OPTION_NAME_SERVER]),
+            parameter_request_list: asks.then_some(options),
             dns_servers: None,
-            max_size: Some(self.largest_packet),
+            max_size: asks.then_some(self.largest_packet),
             lease_duration: None,
             renew_duration: None,
             rebind_duration: None,

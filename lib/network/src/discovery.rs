@@ -8,6 +8,8 @@ use core::net::Ipv6Addr;
 use smoltcp::phy::TxToken;
 use smoltcp::wire::{Icmpv6Packet, Ipv6Packet};
 
+use crate::groups::Report;
+
 pub(crate) const ETHERNET_HEADER: usize = 14;
 const IP_HEADER: usize = 40;
 const PROTOCOL_ICMP: u8 = 58;
@@ -241,6 +243,8 @@ pub(crate) enum OwnMessage {
     Tell { target: Ipv6Addr, to: Option<(Ipv6Addr, [u8; 6])> },
     /// Asks for advertisements of routers.
     AskRouters { from: Ipv6Addr },
+    /// Tells routers and switches in which groups the host is.
+    Join(Report),
 }
 
 impl OwnMessage {
@@ -248,6 +252,7 @@ impl OwnMessage {
     pub(crate) fn send<T: TxToken>(&self, own: [u8; 6], token: T) {
         let unspecified = Ipv6Addr::UNSPECIFIED;
         let (kind, flags, target, option, from, to, hardware) = match *self {
+            OwnMessage::Join(report) => return report.send(own, token),
             OwnMessage::Ask { from, target, at } => {
                 let (to, hardware) = match at {
                     Some(hardware) => (target, hardware),

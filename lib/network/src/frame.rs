@@ -9,6 +9,7 @@ use core::net::SocketAddr;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::discovery::is_of_a_host;
+use crate::groups::{QUERY, may_be_query};
 use crate::table::Key;
 
 const ETHERNET_HEADER: usize = 14;
@@ -20,6 +21,8 @@ const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMP_OF_SIX: u8 = 58;
 const HEADER_OF_SIX: usize = 40;
+/// Header of options for all hosts on the way.
+const OPTIONS_OF_SIX: u8 = 0;
 /// "More fragments" and the fragment offset in an IPv4 header's flags field.
 const FRAGMENT_BITS: u16 = 0x3fff;
 
@@ -201,6 +204,8 @@ fn look_at_six(packet: &[u8], length: usize) -> Option<Packet> {
     }
     let payload = packet.get(HEADER_OF_SIX..packet.len().min(HEADER_OF_SIX + payload_length))?;
     match byte(packet, 6)? {
+        // The only packet with a header in between that is read.
+        OPTIONS_OF_SIX if may_be_query(payload) => Some(Packet::Message(QUERY)),
         PROTOCOL_ICMP_OF_SIX => Some(look_at_error_of_six(payload).unwrap_or(Packet::Message(byte(payload, 0)?))),
         // Only IPv4 has datagrams without a checksum (RFC 8200, section 8.1).
         PROTOCOL_UDP if half(payload, 6)? == 0 => None,

@@ -16,16 +16,18 @@ use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, DeviceCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{HardwareAddress, Icmpv4Packet, IpCidr, Ipv4Cidr, Ipv4Packet, TcpControl};
+use smoltcp::wire::{EthernetAddress, HardwareAddress, Icmpv4Packet, IpCidr, Ipv4Cidr, Ipv4Packet, TcpControl};
 
 use crate::Error;
 use crate::arrivals::{Allowance, Reader};
 use crate::charge::{Charge, Held};
+use crate::claim::{Claim, Heard};
 use crate::configuration::{Address, Counters, Lease, Limits, LocalConnections, Patience};
 use crate::dhcp::{self, Change};
 use crate::discovery::{Discovery, ETHERNET_HEADER, is_discovery, is_of_a_host, message_in};
 use crate::echo::ECHO_REPLY_OF_SIX;
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4, classify_six};
+use crate::groups::{self, delay_of_query};
 use crate::half_open::HalfOpen;
 use crate::link::{
     Arrived, Described, Envelope, Enveloped, Frame, Loopback, Outgoing, OutgoingSix, Token, capabilities_of_six,
@@ -223,6 +225,8 @@ pub(crate) struct Host {
     /// Client that asks for the host's address, unless it is fixed.
     pub(crate) dhcp: Option<dhcp::Client>,
     pub(crate) lease: Option<Lease>,
+    /// The claim to the address that was lent.
+    pub(crate) claim: Option<Claim>,
     /// Connections below this index may have an address that is no longer the host's.
     pub(crate) unswept: u32,
     /// Time at which there is something to do for the lease, or for the connections of a lost one.
@@ -407,12 +411,27 @@ impl Host {
             }
             Packet::Message(kind) => self.message_of_six(kind, frame, answer, now),
             Packet::Arp => {
+                let heard = self.claim.as_mut().map(|claim| claim.hear(frame, now));
+                match heard {
+                    None | Some(Heard::Nothing) => {}
+                    Some(Heard::Attack) => self.set_look_at_addresses(now),
+                    Some(Heard::Conflict) => return self.decline(answer, now),
+                }
                 poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now);
                 self.try_unresolved();
             }
             Packet::Other => poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now),
             Packet::Drop => {}
         }
+    }
+
+    /// Gives up an address that another host has.
+    #[cold]
+    fn decline<T: TxToken>(&mut self, token: T, now: Instant) {
+        self.counters.conflicts += 1;
+        let change = self.dhcp.as_mut().and_then(|client| client.decline(token, &self.checksums, now));
+        self.take_change(change, now);
+        self.set_look_at_addresses(now);
     }
 
     /// Lets those try again that wait for a hardware address, which may be known now.
@@ -455,6 +474,13 @@ impl Host {
     /// Handles a message of ICMPv6 that is no error.
     #[cold]
     fn message_of_six<T: TxToken>(&mut self, kind: u8, frame: &[u8], answer: T, now: Instant) {
+        if kind == groups::QUERY {
+            if let Some(delay) = delay_of_query(frame) {
+                self.six.is_asked_for_groups(delay, now);
+                self.set_look_at_addresses(now);
+            }
+            return;
+        }
         let Some((packet, message)) = message_in(frame) else { return };
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         if kind == ECHO_REQUEST_OF_SIX {
@@ -1032,11 +1058,17 @@ impl Host {
         }
         self.discover(link, now);
         let change = self.dhcp.as_mut().and_then(|client| client.lapse(now));
-        self.take_change(change);
+        self.take_change(change, now);
         if let Some(client) = self.dhcp.as_mut().filter(|client| client.next() <= now) {
             match link.depart() {
                 Some(departing) => client.ask(Token(departing), &self.checksums, now),
                 None => client.put_off(now + LEASE_RETRY),
+            }
+        }
+        if let Some(claim) = self.claim.as_mut().filter(|claim| claim.next() <= now) {
+            match link.depart() {
+                Some(departing) => claim.send(Token(departing), now),
+                None => claim.put_off(now + LEASE_RETRY),
             }
         }
         for _ in 0..SWEEPS.min(self.unswept) {
@@ -1048,7 +1080,8 @@ impl Host {
 
     pub(crate) fn set_look_at_addresses(&mut self, now: Instant) {
         let lease = self.dhcp.as_ref().map_or(FAR_AWAY, dhcp::Client::next);
-        let next = if self.unswept > 0 { now } else { lease.min(self.six.next()) };
+        let claim = self.claim.as_ref().map_or(FAR_AWAY, Claim::next);
+        let next = if self.unswept > 0 { now } else { lease.min(self.six.next()).min(claim) };
         self.look_at_addresses = if next == FAR_AWAY { next } else { next.min(now + LONGEST_TIMER) };
     }
 
@@ -1058,12 +1091,32 @@ impl Host {
         let Some(payload) = datagram_payload(frame, &self.checksums) else { return };
         let Some(&sender) = frame.get(6..12).and_then(|sender| sender.as_array()) else { return };
         let change = self.dhcp.as_mut().and_then(|client| client.hear(payload, port, sender, now));
-        self.take_change(change);
+        self.take_change(change, now);
         self.set_look_at_addresses(now);
     }
 
+    /// Sends packets of IPv4 of this size at most, or of the size that the device can send.
+    fn resize(&mut self, mtu: Option<usize>) {
+        let most = self.capabilities.ip_mtu();
+        let mtu = mtu.map_or(most, |mtu| mtu.min(most));
+        if mtu == self.ethernet_mtu {
+            return;
+        }
+        self.ethernet_mtu = mtu;
+        let mut capabilities = self.capabilities.clone();
+        capabilities.max_transmission_unit = mtu + ETHERNET_HEADER;
+        // smoltcp's interface has its size for life. The new one asks its neighbours again.
+        let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(self.hardware)));
+        config.random_seed = self.cookies.of_number(mtu as u64);
+        self.interfaces.ethernet = Interface::new(config, &mut Described(capabilities), Instant::ZERO);
+        if let Some(Lease { address, .. }) = self.lease {
+            // It was stored before, in as much room.
+            let _ = self.set_address(address);
+        }
+    }
+
     /// Takes or gives up an address.
-    fn take_change(&mut self, change: Option<Change>) {
+    fn take_change(&mut self, change: Option<Change>, now: Instant) {
         let old = self.own;
         match change {
             None => return,
@@ -1073,15 +1126,21 @@ impl Host {
                     // There is room for one address and one route.
                     return;
                 }
+                if self.lease.is_none_or(|old| old.address.address != lease.address.address) {
+                    let random = self.dhcp.as_mut().map_or(0, dhcp::Client::draw);
+                    self.claim = Some(Claim::new(lease.address.address, self.hardware, random, now));
+                }
                 self.lease = Some(lease);
+                self.resize(lease.mtu.map(usize::from));
             }
             Some(Change::Lost) => {
-                self.lease = None;
+                (self.lease, self.claim) = (None, None);
                 self.own = Ipv4Addr::UNSPECIFIED;
                 self.network = Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 32);
                 self.gateway = None;
                 self.interfaces.ethernet.update_ip_addrs(|addresses| addresses.clear());
                 self.interfaces.ethernet.routes_mut().remove_default_ipv4_route();
+                self.resize(None);
             }
         }
         if self.own != old && !old.is_unspecified() {

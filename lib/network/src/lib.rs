@@ -35,12 +35,14 @@ extern crate std;
 
 mod arrivals;
 mod charge;
+mod claim;
 mod configuration;
 mod dhcp;
 mod discovery;
 mod echo;
 mod error;
 mod frame;
+mod groups;
 mod half_open;
 mod host;
 mod link;

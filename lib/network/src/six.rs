@@ -20,6 +20,7 @@ use crate::discovery::{
     ALL_NODES, AdvertisedPrefix, Discovery, OwnMessage, RouterAdvertisement, hardware_of_group, is_of_a_host,
     leading_bits, solicited_group,
 };
+use crate::groups::{GROUPS, Report};
 use crate::host::FAR_AWAY;
 use crate::neighbours::{NeighbourTable, Question, Told};
 use crate::secrets::Secret;
@@ -48,6 +49,11 @@ const PROBE_TIME: Duration = Duration::from_secs(1);
 const CANDIDATES: u8 = 3;
 /// Number of requests for advertisements at the start, and the pause between two.
 const SOLICITATIONS: u8 = 3;
+/// Reports of groups, and the pause between two (RFC 3810, sections 9.1 and 9.11).
+const REPORTS: u8 = 2;
+const REPORT_PAUSE: Duration = Duration::from_secs(1);
+// A report has room for the groups of all addresses.
+const _: () = assert!(ADDRESSES <= GROUPS);
 const SOLICITATION_PAUSE: Duration = Duration::from_secs(4);
 /// Seconds that an address keeps, whatever is advertised.
 const KEPT: u32 = 2 * 60 * 60;
@@ -148,6 +154,11 @@ pub(crate) struct SixNetwork {
     pub(crate) neighbours: NeighbourTable,
     solicitations: u8,
     solicit_at: Instant,
+    /// Reports of groups that are due, and when.
+    reports: u8,
+    report_at: Instant,
+    /// The next report answers a router.
+    is_asked: bool,
     /// Time at which there is something to do, but for neighbours.
     next: Instant,
     /// Time at which the state was looked at last.
@@ -197,6 +208,9 @@ impl SixNetwork {
             neighbours: NeighbourTable::default(),
             solicitations: 0,
             solicit_at: FAR_AWAY,
+            reports: 0,
+            report_at: FAR_AWAY,
+            is_asked: false,
             next: FAR_AWAY,
             clock: Instant::ZERO,
         }
@@ -253,12 +267,44 @@ impl SixNetwork {
         let at = now + Duration::from_millis(self.draw() % 1000);
         let (address, state) = (self.candidate(prefix, 0), AddressState::Tentative { at });
         self.addresses.push(HostAddress { address, state, conflicts: 0, preferred_until, valid_until, heard: now });
+        self.report_groups(at);
         self.next = self.next.min(at);
     }
 
     /// Returns the time at which there is something to do.
     pub(crate) fn next(&self) -> Instant {
         self.next.min(self.neighbours.next())
+    }
+
+    /// Reports the groups at this time and once more: a report may be lost. Reports that are due earlier stay.
+    fn report_groups(&mut self, at: Instant) {
+        (self.reports, self.is_asked) = (REPORTS, false);
+        self.report_at = self.report_at.min(at);
+        self.next = self.next.min(at);
+    }
+
+    /// Reports the groups within this time, since a router asks for them.
+    pub(crate) fn is_asked_for_groups(&mut self, within: Duration, now: Instant) {
+        if self.reports == 0 && self.is_on() {
+            let delay = self.draw() % (within.total_millis() + 1);
+            (self.reports, self.is_asked) = (1, true);
+            self.report_at = now + Duration::from_millis(delay);
+            self.set_next();
+        }
+    }
+
+    /// Returns the report of groups that is due.
+    fn due_report(&mut self, now: Instant) -> OwnMessage {
+        let is_answer = self.is_asked;
+        self.reports = self.reports.saturating_sub(1);
+        self.report_at = if self.reports > 0 { now + REPORT_PAUSE } else { FAR_AWAY };
+        self.is_asked = false;
+        self.set_next();
+        let mut groups = [None; GROUPS];
+        for (place, own) in groups.iter_mut().zip(&self.addresses) {
+            *place = Some(solicited_group(own.address));
+        }
+        OwnMessage::Join(Report { from: self.link_local().unwrap_or(Ipv6Addr::UNSPECIFIED), groups, is_answer })
     }
 
     fn set_next(&mut self) {
@@ -268,7 +314,7 @@ impl SixNetwork {
         let routers = self.routers.iter().map(|router| router.until);
         let servers = self.name_servers.iter().map(|server| server.until);
         let others = addresses.chain(paths).chain(prefixes).chain(routers).chain(servers);
-        self.next = others.chain([self.solicit_at]).min().unwrap_or(FAR_AWAY);
+        self.next = others.chain([self.solicit_at, self.report_at]).min().unwrap_or(FAR_AWAY);
     }
 
     /// Forgets what is over. Returns whether the host has lost an address.
@@ -283,14 +329,20 @@ impl SixNetwork {
         self.prefixes.retain(|prefix| prefix.until > now);
         self.keep_routers(|router| router.until > now, now);
         self.name_servers.retain(|server| server.until > now);
+        let mut is_new = false;
         for own in &mut self.addresses {
             if matches!(own.state, AddressState::Asked { until } if until <= now) {
                 own.state = AddressState::Usable;
+                is_new = true;
                 // Routers are asked as soon as there is an address to ask from.
                 if self.hears_routers && own.address.is_unicast_link_local() {
                     (self.solicitations, self.solicit_at) = (0, now);
                 }
             }
+        }
+        // Again with an address: not every switch takes a report without one (RFC 3590).
+        if is_new {
+            self.report_groups(now);
         }
         self.set_next();
         self.addresses.len() < before
@@ -309,6 +361,10 @@ impl SixNetwork {
     /// Returns the next message that is due.
     pub(crate) fn due(&mut self, now: Instant) -> Option<OwnMessage> {
         if self.next <= now {
+            // Before the question whether another host has an address, whose answer comes to its group.
+            if self.report_at <= now {
+                return Some(self.due_report(now));
+            }
             for own in &mut self.addresses {
                 if matches!(own.state, AddressState::Tentative { at } if at <= now) {
                     own.state = AddressState::Asked { until: now + PROBE_TIME };
@@ -349,6 +405,11 @@ impl SixNetwork {
             }
             OwnMessage::AskRouters { .. } => {
                 (self.solicitations, self.solicit_at) = (self.solicitations.saturating_sub(1), until);
+                self.set_next();
+            }
+            OwnMessage::Join(report) => {
+                (self.reports, self.is_asked) = (self.reports.saturating_add(1), report.is_answer);
+                self.report_at = until;
                 self.set_next();
             }
             OwnMessage::Tell { .. } => {}
@@ -509,6 +570,7 @@ impl SixNetwork {
         own.conflicts = conflicts;
         if conflicts < CANDIDATES {
             (own.address, own.state) = (next, AddressState::Tentative { at });
+            self.report_groups(at);
         } else {
             own.state = AddressState::Duplicate;
         }

@@ -196,6 +196,7 @@ impl<L: Link> Stack<L> {
             stray: SocketSet::new(alloc::vec::Vec::new()),
             dhcp: None,
             lease: None,
+            claim: None,
             unswept: 0,
             look_at_addresses: FAR_AWAY,
         };

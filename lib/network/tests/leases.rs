@@ -154,7 +154,11 @@ fn serve(net: &mut Net, time: u64, mut answer: impl FnMut(&Request) -> Vec<Vec<u
 
 fn expected() -> Lease {
     let address = Address { address: OWN, prefix: 24, gateway: Some(ROUTER) };
-    Lease { address, name_servers: [Some(Ipv4Addr::new(10, 0, 2, 3)), Some(Ipv4Addr::new(1, 1, 1, 1)), None] }
+    Lease {
+        address,
+        name_servers: [Some(Ipv4Addr::new(10, 0, 2, 3)), Some(Ipv4Addr::new(1, 1, 1, 1)), None],
+        mtu: None,
+    }
 }
 
 /// Two messages and the address is there; nothing is sent until half of the time is over.
@@ -194,6 +198,105 @@ fn an_address_is_lent_and_renewed() {
 }
 
 /// A lost address takes its connections along, in steps, and silently; a renewed one does not.
+/// A message of address resolution of another host, which claims an address.
+fn claim(address: Ipv4Addr) -> Vec<u8> {
+    let mut frame = [[0xff; 6], [2, 0, 0, 0, 0, 9]].concat();
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9]);
+    frame.extend(address.octets());
+    frame.extend([[0; 4], [0; 4]].concat());
+    frame.extend([0; 2]);
+    frame
+}
+
+/// Frames of address resolution that the asking host has sent: their senders and targets.
+fn questions(frames: &[Vec<u8>]) -> Vec<(Ipv4Addr, Ipv4Addr)> {
+    let address = |frame: &[u8], at: usize| Ipv4Addr::from(<[u8; 4]>::try_from(&frame[at..at + 4]).unwrap());
+    let of_resolution = frames.iter().filter(|frame| frame[12..14] == [8, 6]);
+    of_resolution.map(|frame| (address(frame, 28), address(frame, 38))).collect()
+}
+
+/// The address is probed for and announced. A host that has it makes this one decline it, and ask again after a pause;
+/// later the address is kept and defended (RFC 5227).
+#[test]
+fn another_host_with_the_address_is_found() {
+    for is_taken in [false, true] {
+        let mut net = leased();
+        let server = Server::new(1000);
+        let (mut asked, mut frames) = (Vec::new(), Vec::new());
+        let end = net.now + 9 * SECOND;
+        while net.now < end {
+            net.server.poll(net.now);
+            let sent: Vec<Vec<u8>> = net.to_client.borrow_mut().drain(..).collect();
+            for frame in &sent {
+                if let Some(request) = request(frame) {
+                    asked.push((request.kind, request.wanted));
+                    if request.kind != 4 {
+                        net.to_server.borrow_mut().push_back(server.answer(&request));
+                    }
+                }
+            }
+            if is_taken && questions(&sent).contains(&(Ipv4Addr::UNSPECIFIED, OWN)) {
+                net.to_server.borrow_mut().push_back(claim(OWN));
+            }
+            frames.extend(sent);
+            net.now += SECOND / 20;
+        }
+        let probe = (Ipv4Addr::UNSPECIFIED, OWN);
+        if is_taken {
+            assert_eq!(asked, [(1, None), (3, Some(OWN)), (4, Some(OWN))]);
+            assert_eq!(questions(&frames), [probe]);
+            assert_eq!((net.server.address(), net.server.counters().conflicts), (None, 1));
+            // It asks again, but not at once.
+            let mut kinds = Vec::new();
+            serve(&mut net, 20 * SECOND, |request| {
+                kinds.push(request.kind);
+                Vec::new()
+            });
+            assert_eq!(kinds[0], 1);
+        } else {
+            assert_eq!(asked, [(1, None), (3, Some(OWN))]);
+            assert_eq!(questions(&frames), [probe, probe, probe, (OWN, OWN), (OWN, OWN)]);
+            // A claim is answered once in ten seconds, and the address stays.
+            for _ in 0..3 {
+                net.to_server.borrow_mut().push_back(claim(OWN));
+                net.server.poll(net.now);
+                net.server.poll(net.now);
+            }
+            let sent: Vec<Vec<u8>> = net.to_client.borrow_mut().drain(..).collect();
+            assert_eq!(questions(&sent), [(OWN, OWN)]);
+            assert_eq!((net.server.address(), net.server.counters().conflicts), (Some(OWN), 0));
+        }
+    }
+}
+
+/// Packets are as large as a server says, from the lease on and until it is lost; sizes that no host must be content
+/// with count as none, and so do those that the device cannot send.
+#[test]
+fn a_server_tells_how_large_packets_may_be() {
+    for (told, expected) in [(1400u16, 1400), (576, 576), (575, 1500), (0, 1500), (9000, 1500)] {
+        let mut net = leased();
+        let usual = Server::new(1000);
+        let server = Server { options: [usual.options, option(26, &told.to_be_bytes())].concat(), ..Server::new(1000) };
+        assert_eq!(net.server.interface().1, 1500);
+        serve(&mut net, SECOND, |request| vec![server.answer(request)]);
+        assert_eq!(net.server.interface().1, expected, "{told}");
+        let lease = *net.server.lease().unwrap();
+        assert_eq!(lease.mtu, (told >= 576).then_some(told));
+        assert_eq!(net.server.place().map(|place| (place.address, place.gateway)), Some((OWN, Some(ROUTER))));
+        // Datagrams of that size go, and no longer ones.
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let socket = net.server.udp_bind(any, &DatagramOptions::default()).unwrap();
+        let to = Some(SocketAddr::new(ROUTER.into(), 7));
+        let send = |net: &mut Net, length: usize| net.server.udp_send_with(socket, to, length, |room| room.fill(7));
+        assert_eq!(send(&mut net, expected - 27), Err(Error::TooLong));
+        assert_eq!(send(&mut net, expected - 28), Ok(network::Sent::Bytes(expected - 28)));
+        net.pass(SECOND);
+        // A renewal without the option.
+        serve(&mut net, 600 * SECOND, |request| vec![Server::new(1000).answer(request)]);
+        assert_eq!(net.server.interface().1, 1500);
+    }
+}
+
 #[test]
 fn connections_end_with_their_address() {
     let mut net = leased();

@@ -53,7 +53,55 @@ fn pass(net: &mut Net, time: u64) -> Vec<Vec<u8>> {
         }
         net.now = next.clamp(net.now + 1, end);
     }
-    net.to_client.borrow_mut().drain(..).collect()
+    let (reports, others) = net.to_client.borrow_mut().drain(..).partition(is_report);
+    REPORTS.with_borrow_mut(|all: &mut Vec<Vec<u8>>| all.extend::<Vec<Vec<u8>>>(reports));
+    others
+}
+
+thread_local! {
+    /// Reports of groups that were sent while `pass` worked, which most tests are not about.
+    static REPORTS: std::cell::RefCell<Vec<Vec<u8>>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+fn is_report(frame: &Vec<u8>) -> bool {
+    frame[12..14] == [0x86, 0xdd] && frame[20] == 0 && frame[62] == 143
+}
+
+/// Takes the reports of groups that were sent: the sender, the kind of the first record, and the groups.
+fn reports() -> Vec<(Ipv6Addr, u8, Vec<Ipv6Addr>)> {
+    let address = |bytes: &[u8]| Ipv6Addr::from(<[u8; 16]>::try_from(bytes).unwrap());
+    let read = |frame: Vec<u8>| {
+        let groups = frame[70..].chunks(20).map(|record| address(&record[4..])).collect();
+        (address(&frame[22..38]), frame[70], groups)
+    };
+    REPORTS.take().into_iter().map(read).collect()
+}
+
+/// The groups of the host's addresses are reported when it begins, when its address is in use, and when a router asks.
+#[test]
+fn groups_are_reported_to_routers_and_switches() {
+    let configurations = [configuration(SixAddressing::LinkLocal), Configuration::default()];
+    let mut net = Net::configured(Faults::default(), 1, configurations);
+    pass(&mut net, 10 * SECOND);
+    let group = vec![address("ff02::1:ff00:f")];
+    let (none, own) = (Ipv6Addr::UNSPECIFIED, address(SERVER));
+    let sent = reports();
+    assert!((3..=4).contains(&sent.len()), "{sent:?}");
+    assert_eq!(sent[0], (none, 4, group.clone()));
+    assert!(sent[sent.len() - 2..].iter().all(|report| *report == (own, 4, group.clone())), "{sent:?}");
+    // A router asks, with a header of options before the message.
+    let mut message = [vec![130, 0, 0, 0, 0x03, 0xe8, 0, 0], vec![0; 20]].concat();
+    let mut query = frame(ROUTER, "ff02::1", 1, &message);
+    message.copy_from_slice(&query[54..]);
+    query.splice(54.., [58, 0, 5, 2, 0, 0, 1, 0].into_iter().chain(message));
+    (query[18], query[19], query[20]) = (0, 36, 0);
+    net.to_server.borrow_mut().push_back(query.clone());
+    pass(&mut net, 3 * SECOND);
+    assert_eq!(reports(), [(own, 2, group)]);
+    query[70] ^= 1;
+    net.to_server.borrow_mut().push_back(query);
+    pass(&mut net, 3 * SECOND);
+    assert_eq!(reports(), []);
 }
 
 fn addresses(net: &Net) -> Vec<Ipv6Addr> {

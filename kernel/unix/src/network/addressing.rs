@@ -104,7 +104,7 @@ fn read(word: Option<&str>) -> Result<(Addressing, Option<Lease>), &'static str>
     if !address.is_valid() {
         return Err("the router is no other host of the address's network");
     }
-    Ok((Addressing::Fixed(address), Some(Lease { address, name_servers })))
+    Ok((Addressing::Fixed(address), Some(Lease { address, name_servers, mtu: None })))
 }
 
 /// Returns the mask of an address's class, which Linux takes if none is given.
@@ -233,7 +233,7 @@ mod tests {
         }
         let fixed = |prefix, gateway: Option<[u8; 4]>, servers: [Option<[u8; 4]>; 3]| {
             let address = Address { address: [10, 0, 2, 15].into(), prefix, gateway: gateway.map(Ipv4Addr::from) };
-            let lease = Lease { address, name_servers: servers.map(|server| server.map(Ipv4Addr::from)) };
+            let lease = Lease { address, name_servers: servers.map(|server| server.map(Ipv4Addr::from)), mtu: None };
             Ok((Addressing::Fixed(address), Some(lease)))
         };
         let router = Some([10, 0, 2, 2]);
@@ -304,10 +304,10 @@ mod tests {
     #[test]
     fn what_was_configured_reads_as_resolv_conf() {
         let address = Address { address: [10, 0, 2, 15].into(), prefix: 24, gateway: Some([10, 0, 2, 2].into()) };
-        let lease = Lease { address, name_servers: [Some([10, 0, 2, 3].into()), None, None] };
+        let lease = Lease { address, name_servers: [Some([10, 0, 2, 3].into()), None, None], mtu: None };
         let expected = "#PROTO: DHCP\n#ADDRESS: 10.0.2.15/24\n#ROUTER: 10.0.2.2\nnameserver 10.0.2.3\n";
         assert_eq!(told("DHCP", &lease), expected);
-        let bare = Lease { address: Address { gateway: None, ..address }, name_servers: [None; 3] };
+        let bare = Lease { address: Address { gateway: None, ..address }, name_servers: [None; 3], mtu: None };
         assert_eq!(told("MANUAL", &bare), "#PROTO: MANUAL\n#ADDRESS: 10.0.2.15/24\n");
     }
 }
