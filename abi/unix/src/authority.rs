@@ -18,6 +18,8 @@ pub enum Capability {
     Kill = 5,
     /// To give capabilities to processes that are not below the giver, and to take them away there.
     SetCapabilities = 8,
+    /// To send and receive packets of any protocol.
+    RawNetwork = 13,
     /// To mount and unmount file systems, and to insert input at a terminal (`TIOCSTI`).
     Administration = 21,
     /// To switch the machine off, and to start it anew.
@@ -37,6 +39,7 @@ impl Capability {
     pub const ALL: &'static [Capability] = &[
         Capability::Kill,
         Capability::SetCapabilities,
+        Capability::RawNetwork,
         Capability::Administration,
         Capability::Boot,
         Capability::Nice,
@@ -50,6 +53,7 @@ impl Capability {
         match self {
             Capability::Kill => "CAP_KILL",
             Capability::SetCapabilities => "CAP_SETPCAP",
+            Capability::RawNetwork => "CAP_NET_RAW",
             Capability::Administration => "CAP_SYS_ADMIN",
             Capability::Boot => "CAP_SYS_BOOT",
             Capability::Nice => "CAP_SYS_NICE",
@@ -256,6 +260,8 @@ acts! {
     Unmount = Unmount Always Administration;
     /// Names the core files of all processes (`/proc/sys/kernel/core_pattern`).
     NameCores = Write Always Administration;
+    /// Makes a raw socket, for packets of any protocol.
+    UseRawSockets = Socket Always RawNetwork;
     /// Presses a key at the terminal (`TIOCSTI`), which could be a command to a shell with more authority.
     PressKey = DeviceControl Always Administration;
 }
@@ -270,6 +276,7 @@ mod tests {
         for (name, number) in [
             ("CAP_KILL", 5),
             ("CAP_SETPCAP", 8),
+            ("CAP_NET_RAW", 13),
             ("CAP_SYS_ADMIN", 21),
             ("CAP_SYS_BOOT", 22),
             ("CAP_SYS_NICE", 23),

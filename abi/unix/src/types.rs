@@ -394,7 +394,7 @@ pub const AF_UNSPEC: u16 = 0;
 pub const SOCK_STREAM: u32 = 1;
 /// Kind of socket: datagrams.
 pub const SOCK_DGRAM: u32 = 2;
-/// Kind of socket: messages of the kernel.
+/// Kind of socket: packets of one protocol, or messages of the kernel.
 pub const SOCK_RAW: u32 = 3;
 /// Kind of socket: datagrams of a connection, in their order.
 pub const SOCK_SEQPACKET: u32 = 5;
@@ -422,9 +422,18 @@ pub mod socket_option {
     pub const SO_PROTOCOL: u32 = 38;
     pub const SO_DOMAIN: u32 = 39;
     pub const IPPROTO_IP: u32 = 0;
+    /// Level `IPPROTO_IP`: packets that a raw socket sends have their header.
+    pub const IP_HDRINCL: u32 = 3;
     pub const IPPROTO_ICMP: u32 = 1;
     pub const IPPROTO_ICMPV6: u32 = 58;
-    /// Level `IPPROTO_IP`: the hop limit of a received message, as a control message.
+    /// Level of raw sockets of ICMP, and its name for the kinds of messages that are not received.
+    pub const SOL_RAW: u32 = 255;
+    pub const ICMP_FILTER: u32 = 1;
+    /// Level `IPPROTO_ICMPV6`: as `ICMP_FILTER`.
+    pub const ICMPV6_FILTER: u32 = 1;
+    /// Protocol of raw sockets that receive nothing, and whose packets have their header.
+    pub const IPPROTO_RAW: u32 = 255;
+    /// Level `IPPROTO_IP`: the hop limit of packets that are sent, and of a received message, as a control message.
     pub const IP_TTL: u32 = 2;
     /// Level `IPPROTO_IP`: receive hop limits.
     pub const IP_RECVTTL: u32 = 12;
@@ -432,6 +441,8 @@ pub mod socket_option {
     pub const IP_RECVERR: u32 = 11;
     pub const IPPROTO_TCP: u32 = 6;
     pub const IPPROTO_IPV6: u32 = 41;
+    /// Level `IPPROTO_IPV6`: the hop limit of packets that are sent.
+    pub const IPV6_UNICAST_HOPS: u32 = 16;
     /// Level `IPPROTO_IPV6`: as `IP_RECVERR`.
     pub const IPV6_RECVERR: u32 = 25;
     /// Level `IPPROTO_IPV6`: as `IP_RECVTTL`.

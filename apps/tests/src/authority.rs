@@ -3,7 +3,9 @@
 use abi_unix::authority::{CapabilitySet, Held, version};
 use abi_unix::call::WILL_BE_POSTED;
 use abi_unix::errno::decode;
-use abi_unix::types::{limit, open, reboot, scheduling as attribute, signal, system_scheduling, terminal};
+use abi_unix::types::{
+    AF_INET, SOCK_RAW, limit, open, reboot, scheduling as attribute, signal, system_scheduling, terminal,
+};
 use abi_unix::{Act, Errno};
 use alloc::format;
 use cops::process::{Child, Command, Ending};
@@ -90,6 +92,7 @@ fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> sys
         Act::Mount => [0, NOWHERE, 0, 0, 0, 0],
         Act::Unmount => [NOWHERE, 0, 0, 0, 0, 0],
         Act::NameCores => [names, pattern.as_ptr() as usize, 1, 0, 0, 0],
+        Act::UseRawSockets => [AF_INET as usize, SOCK_RAW as usize, 1, 0, 0, 0],
         Act::PressKey => [0, terminal::INSERT as usize, NOWHERE, 0, 0, 0],
     };
     let made = make(ring, way, act.call(), arguments);

@@ -497,6 +497,8 @@ pub async fn calls() -> Outcome {
         (Socket, &[99, 1, 0], &[EAFNOSUPPORT]),
         (Socket, &[2, 9, 0], &[EINVAL, EPROTONOSUPPORT, EPROTOTYPE]),
         (Socket, &[2, 1, 99], &[EPROTONOSUPPORT, EINVAL]),
+        (Socket, &[2, 3, 0], &[EPROTONOSUPPORT]),
+        (Socket, &[10, 3, 256], &[EPROTONOSUPPORT]),
         (Socket, &[1, 9, 0], &[ESOCKTNOSUPPORT]),
         (Socket, &[1, 1, 7], &[EPROTONOSUPPORT]),
         (SocketPair, &[2, 1, 0, buffer], &[EOPNOTSUPP]),

@@ -273,6 +273,7 @@ const TESTS: &[Test] = tests![
     network::datagrams;
     network::local_sockets;
     network::local_sockets_with_names;
+    network::raw_sockets;
     network::local_connections_of_processes_that_are_killed;
     network::sockets_that_carry_each_other_are_closed;
     network::files_that_cannot_be_told_are_closed;

@@ -1,7 +1,7 @@
 //! TCP and UDP over the loopback device.
 
 use abi_unix::SystemCall;
-use abi_unix::types::{SocketAddress, socket_option};
+use abi_unix::types::{self, SocketAddress, socket_option};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use cops::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -387,6 +387,50 @@ pub async fn local_sockets() -> Outcome {
         drop(second);
         let refused = if kind == SOCK_DGRAM { Errno::ECONNREFUSED } else { Errno::EPIPE };
         check_eq!(system::network::send_to(first.raw(), b"x", 0, None), Err(refused));
+    }
+    Ok(())
+}
+
+/// Raw sockets for echoes within the machine: each receives request and answer with their headers, without those kinds
+/// that it leaves out, and none after it is closed.
+pub async fn raw_sockets() -> Outcome {
+    let call = |call: SystemCall, arguments: &[usize]| {
+        let mut all = [0; 6];
+        all[..arguments.len()].copy_from_slice(arguments);
+        // SAFETY: the arguments are memory of this function, of the lengths that stand beside it.
+        abi_unix::errno::decode(unsafe { system::raw::syscall(call as usize, all) })
+    };
+    let kind = (types::SOCK_RAW | types::SOCK_NONBLOCK) as usize;
+    let to = SocketAddress { address: [127, 0, 0, 1], port: 0 }.to_bytes();
+    let message = [8u8, 0, 0xf7, 0xfd, 0, 1, 0, 1];
+    for _ in 0..100 {
+        let [first, second] =
+            [must!(call(SystemCall::Socket, &[2, kind, 1])), must!(call(SystemCall::Socket, &[2, kind, 1]))];
+        let answers = 1u32;
+        let option = [second, socket_option::SOL_RAW as usize, socket_option::ICMP_FILTER as usize];
+        let option = [option[0], option[1], option[2], &raw const answers as usize, 4];
+        check_eq!(call(SystemCall::SetSocketOption, &option), Ok(0));
+        let sent = [first, message.as_ptr() as usize, message.len(), 0, to.as_ptr() as usize, to.len()];
+        check_eq!(call(SystemCall::SendTo, &sent), Ok(message.len()));
+        let mut packet = [0u8; 64];
+        let mut kinds = Vec::new();
+        for socket in [first, first, first, second, second] {
+            let read = [socket, packet.as_mut_ptr() as usize, packet.len()];
+            match call(SystemCall::Read, &read) {
+                Ok(length) => {
+                    check_eq!((length, packet[0], packet[9]), (28, 0x45, 1));
+                    kinds.push(packet[20]);
+                }
+                Err(error) => {
+                    check_eq!(error, Errno::EAGAIN);
+                    kinds.push(99);
+                }
+            }
+        }
+        check!(kinds == [8, 0, 99, 8, 99]);
+        for socket in [first, second] {
+            must!(call(SystemCall::Close, &[socket]));
+        }
     }
     Ok(())
 }

@@ -24,19 +24,19 @@ use crate::tcp::zeroed;
 use crate::udp::{Datagrams, DepartingDatagrams, LONGEST, Payload, Way, set_of};
 
 /// Kinds of messages.
-const REQUEST: u8 = 8;
-const REPLY: u8 = 0;
-const REQUEST_OF_SIX: u8 = 128;
+pub(crate) const REQUEST: u8 = 8;
+pub(crate) const REPLY: u8 = 0;
+pub(crate) const REQUEST_OF_SIX: u8 = 128;
 /// The kind of an answer over IPv6.
 pub(crate) const ECHO_REPLY_OF_SIX: u8 = 129;
 /// Bytes of a message's header.
 const HEADER: usize = 8;
 /// Bytes of the header of an IPv4 packet.
-const HEADER_OF_FOUR: usize = 20;
+pub(crate) const HEADER_OF_FOUR: usize = 20;
 /// Place of the hop limit in such a header.
 const HOP_LIMIT_OF_FOUR_AT: usize = 8;
 /// Routers that a message passes at most.
-const HOP_LIMIT: u8 = 64;
+pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// Makes a message of this kind of the bytes that a program gave.
 fn complete(message: &mut [u8], kind: u8, identifier: u16, from: IpAddr, to: IpAddr) {
@@ -53,35 +53,35 @@ fn socket_in<'a>(sockets: &'a SocketSet<'static>) -> &'a raw::Socket<'static> {
     sockets.get(SocketHandle::default())
 }
 
-/// Returns whether there is room for another echo.
-pub(crate) fn can_send_echoes(sockets: &SocketSet<'static>) -> bool {
+/// Returns whether there is room for another packet.
+pub(crate) fn can_send_packets(sockets: &SocketSet<'static>) -> bool {
     socket_in(sockets).can_send()
 }
 
-/// Returns whether echoes wait to leave.
-pub(crate) fn have_echoes(sockets: &SocketSet<'static>) -> bool {
+/// Returns whether packets wait to leave.
+pub(crate) fn have_packets(sockets: &SocketSet<'static>) -> bool {
     socket_in(sockets).send_queue() > 0
 }
 
 impl Datagrams {
-    /// Returns the smoltcp socket for echoes over IPv4, made if there is none yet; `None` while some over IPv6 wait.
-    fn departing_echoes(&mut self) -> Result<Option<&mut raw::Socket<'static>>, Error> {
+    /// Returns the smoltcp socket for packets of IPv4, made if there is none yet; `None` while some of IPv6 wait.
+    pub(crate) fn departing_packets(&mut self) -> Result<Option<&mut raw::Socket<'static>>, Error> {
         if self.have_departing_six() {
             return Ok(None);
         }
-        if !matches!(self.departing, DepartingDatagrams::Echoes(_)) {
+        if !matches!(self.departing, DepartingDatagrams::Packets(_)) {
             self.departing = DepartingDatagrams::None;
             let records = zeroed(raw::PacketMetadata::EMPTY, self.options.datagrams)?;
             let socket = raw::Socket::new(
                 Some(IpVersion::Ipv4),
-                Some(IpProtocol::Icmp),
+                None,
                 raw::PacketBuffer::new(Vec::new(), Vec::new()),
                 raw::PacketBuffer::new(records, zeroed(0, self.options.send_buffer)?),
             );
-            self.departing = DepartingDatagrams::Echoes(set_of(socket)?);
+            self.departing = DepartingDatagrams::Packets(set_of(socket)?);
         }
         match &mut self.departing {
-            DepartingDatagrams::Echoes(sockets) => Ok(Some(sockets.get_mut(SocketHandle::default()))),
+            DepartingDatagrams::Packets(sockets) => Ok(Some(sockets.get_mut(SocketHandle::default()))),
             _ => Err(Error::OutOfMemory),
         }
     }
@@ -178,16 +178,12 @@ impl Host {
         let (IpAddr::V4(own), IpAddr::V4(remote)) = (from.ip(), to.ip()) else { return Err(Error::Invalid) };
         let checksums = self.checksums.clone();
         let socket = self.departing_from_here(id, length + HEADER_OF_FOUR)?;
-        let Some(departing) = socket.departing_echoes()? else { return Ok(Sent::Full) };
+        let hop_limit = socket.hop_limit.unwrap_or(HOP_LIMIT);
+        let Some(departing) = socket.departing_packets()? else { return Ok(Sent::Full) };
         let Ok(room) = departing.send(length + HEADER_OF_FOUR) else { return Ok(Sent::Full) };
         let (header, message) = room.split_at_mut(HEADER_OF_FOUR);
-        let packet = Ipv4Repr {
-            src_addr: own,
-            dst_addr: remote,
-            next_header: IpProtocol::Icmp,
-            payload_len: length,
-            hop_limit: HOP_LIMIT,
-        };
+        let packet =
+            Ipv4Repr { src_addr: own, dst_addr: remote, next_header: IpProtocol::Icmp, payload_len: length, hop_limit };
         packet.emit(&mut Ipv4Packet::new_unchecked(header), &checksums);
         fill(message);
         complete(message, REQUEST, from.port(), from.ip(), to.ip());
@@ -196,19 +192,17 @@ impl Host {
     }
 }
 
-/// Sends a message over IPv6, which is complete.
-pub(crate) fn send_echo_over_six<T: TxToken>(from: Ipv6Addr, to: Ipv6Addr, message: &[u8], token: T) {
-    let hop_limit = if to.is_multicast() { 1 } else { HOP_LIMIT };
-    let ip = Ipv6Repr {
-        src_addr: from,
-        dst_addr: to,
-        next_header: IpProtocol::Icmpv6,
-        payload_len: message.len(),
-        hop_limit,
-    };
-    token.consume(ip.buffer_len() + message.len(), |bytes| {
+/// Sends a packet over IPv6, which is complete but for its header.
+pub(crate) fn send_packet_of_six<T: TxToken>(
+    (from, to, hop_limit): (Ipv6Addr, Ipv6Addr, u8),
+    protocol: IpProtocol,
+    payload: &[u8],
+    token: T,
+) {
+    let ip = Ipv6Repr { src_addr: from, dst_addr: to, next_header: protocol, payload_len: payload.len(), hop_limit };
+    token.consume(ip.buffer_len() + payload.len(), |bytes| {
         let (header, rest) = bytes.split_at_mut(ip.buffer_len());
         ip.emit(&mut Ipv6Packet::new_unchecked(header));
-        rest.copy_from_slice(message);
+        rest.copy_from_slice(payload);
     });
 }

@@ -11,6 +11,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use alloc::vec::Vec;
 use ethernet::Link;
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, DeviceCapabilities, TxToken};
@@ -216,6 +217,8 @@ pub(crate) struct Host {
     /// Sockets for echoes, by their identifiers.
     pub(crate) echo_table: Table,
     pub(crate) identifiers: Ports,
+    /// Raw sockets.
+    pub(crate) raws: Vec<u32>,
     pub(crate) datagram_work: WorkList,
     pub(crate) datagram_timers: Timers,
 
@@ -388,6 +391,9 @@ impl Host {
     }
 
     pub(crate) fn ethernet_input<T: TxToken>(&mut self, packet: Packet, frame: &[u8], answer: T, now: Instant) {
+        if !self.raws.is_empty() {
+            self.raw_input(frame);
+        }
         match packet {
             Packet::Tcp(segment) => {
                 let via = match segment.key {

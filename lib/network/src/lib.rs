@@ -50,6 +50,7 @@ mod listing;
 mod local;
 mod neighbours;
 mod operations;
+mod raw;
 mod reply;
 mod schedule;
 mod secrets;

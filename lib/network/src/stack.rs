@@ -191,6 +191,7 @@ impl<L: Link> Stack<L> {
             datagram_ports: Ports::new(hash, Secret::new(seeds.udp_ports))?,
             echo_table: Table::new(hash),
             identifiers: Ports::new(hash, Secret::new(seeds.identifiers))?,
+            raws: alloc::vec::Vec::new(),
             datagram_work: WorkList::new(),
             datagram_timers: Timers::new(),
             stray: SocketSet::new(alloc::vec::Vec::new()),
@@ -864,6 +865,28 @@ impl<L: Link> Stack<L> {
     #[doc(alias = "IP_RECVERR")]
     pub fn set_datagram_reports(&mut self, id: DatagramId, reports_all: bool) -> Result<(), Error> {
         self.host.datagram(id)?.reports_all = reports_all;
+        Ok(())
+    }
+
+    /// Sets the number of routers that the packets of a datagram socket pass at most; `None` is the usual one.
+    #[doc(alias = "IP_TTL")]
+    pub fn set_datagram_hop_limit(&mut self, id: DatagramId, hop_limit: Option<u8>) -> Result<(), Error> {
+        self.host.datagram(id)?.set_hop_limit(hop_limit);
+        Ok(())
+    }
+
+    /// Sets whether packets that a raw socket sends over IPv4 have their header already.
+    #[doc(alias = "IP_HDRINCL")]
+    pub fn set_raw_header(&mut self, id: DatagramId, has_header: bool) -> Result<(), Error> {
+        self.host.datagram(id)?.raw.has_header = has_header;
+        Ok(())
+    }
+
+    /// Sets the kinds of ICMP messages that a raw socket does not receive, as bits.
+    #[doc(alias = "ICMP_FILTER")]
+    #[doc(alias = "ICMP6_FILTER")]
+    pub fn set_raw_filter(&mut self, id: DatagramId, left_out: [u32; 8]) -> Result<(), Error> {
+        self.host.datagram(id)?.raw.left_out = left_out;
         Ok(())
     }
 

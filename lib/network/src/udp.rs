@@ -20,10 +20,11 @@ use crate::Error;
 use crate::arrivals::Reader;
 use crate::configuration::{Interest, Sent};
 use crate::dhcp;
-use crate::echo::{can_send_echoes, have_echoes, send_echo_over_six};
+use crate::echo::{can_send_packets, have_packets, send_packet_of_six};
 use crate::host::{Host, RESOLUTION_RETRY, RETRY, Via, poll_via};
 use crate::link::{Envelope, Enveloped, Outgoing, Token};
 use crate::operations::or_this_host;
+use crate::raw::RawChoices;
 use crate::reply::parse_ip;
 use crate::slab::DatagramId;
 use crate::table::{Key, LocalEnd, Ports, Sharing, Table, insert_all};
@@ -38,6 +39,9 @@ pub enum DatagramProtocol {
     /// Echoes of ICMP and ICMPv6 (ping): a datagram is a message from its first byte on. The local port is the
     /// identifier, and the other end has none: the port of a sender is the hop limit with which its message has come.
     Echo,
+    /// Packets of this protocol (raw sockets): those of IPv4 come with their header. Neither end has a port, and that
+    /// of a sender is the hop limit.
+    Raw(u8),
 }
 
 /// Behaviour of a datagram socket.
@@ -122,8 +126,8 @@ pub(crate) struct SixWay {
 pub(crate) enum DepartingDatagrams {
     None,
     Four(SocketSet<'static>),
-    /// Echoes over IPv4, as whole packets.
-    Echoes(SocketSet<'static>),
+    /// Whole packets of IPv4: echoes, and those of raw sockets.
+    Packets(SocketSet<'static>),
     Six {
         datagrams: PacketBuffer<'static, SixWay>,
         /// Number of those that wait for a hardware address. They are behind those that were not looked at yet.
@@ -164,6 +168,9 @@ pub(crate) struct Datagrams {
     pub(crate) senders: Waiters,
     /// Task that waits for input.
     pub(crate) reader: Reader,
+    /// Routers that its packets pass at most, if the program has chosen that.
+    pub(crate) hop_limit: Option<u8>,
+    pub(crate) raw: RawChoices,
 }
 
 impl Datagrams {
@@ -185,6 +192,8 @@ impl Datagrams {
             receivers: Waiters::default(),
             senders: Waiters::default(),
             reader: Reader::NOBODY,
+            hop_limit: None,
+            raw: RawChoices::default(),
         })
     }
 
@@ -207,7 +216,7 @@ impl Datagrams {
     pub(crate) fn memory(&self) -> usize {
         let send = match self.departing {
             DepartingDatagrams::None => 0,
-            DepartingDatagrams::Four(_) | DepartingDatagrams::Echoes(_) => self.options.send_memory(),
+            DepartingDatagrams::Four(_) | DepartingDatagrams::Packets(_) => self.options.send_memory(),
             DepartingDatagrams::Six { .. } => self.options.send_memory_of_six(),
         };
         self.options.receive_memory() + send
@@ -218,7 +227,7 @@ impl Datagrams {
         match &self.departing {
             DepartingDatagrams::None => true,
             DepartingDatagrams::Four(sockets) => sockets.get::<udp::Socket<'_>>(SocketHandle::default()).can_send(),
-            DepartingDatagrams::Echoes(sockets) => can_send_echoes(sockets),
+            DepartingDatagrams::Packets(sockets) => can_send_packets(sockets),
             DepartingDatagrams::Six { datagrams, .. } => !datagrams.is_full(),
         }
     }
@@ -229,7 +238,7 @@ impl Datagrams {
             DepartingDatagrams::Four(sockets) => {
                 sockets.get::<udp::Socket<'_>>(SocketHandle::default()).send_queue() > 0
             }
-            DepartingDatagrams::Echoes(sockets) => have_echoes(sockets),
+            DepartingDatagrams::Packets(sockets) => have_packets(sockets),
             DepartingDatagrams::None | DepartingDatagrams::Six { .. } => false,
         };
         if waits {
@@ -267,6 +276,7 @@ impl Datagrams {
                     zeroed(0, self.options.send_buffer)?,
                 ),
             );
+            socket.set_hop_limit(self.hop_limit);
             // Each datagram has its own address.
             let port = self.local.address.port();
             socket.bind(IpListenEndpoint { addr: None, port }).map_err(|_| Error::Invalid)?;
@@ -278,10 +288,18 @@ impl Datagrams {
         }
     }
 
+    /// Sets the number of routers that its packets pass at most; `None` is the usual one.
+    pub(crate) fn set_hop_limit(&mut self, hop_limit: Option<u8>) {
+        self.hop_limit = hop_limit;
+        if let DepartingDatagrams::Four(sockets) = &mut self.departing {
+            sockets.get_mut::<udp::Socket<'_>>(SocketHandle::default()).set_hop_limit(hop_limit);
+        }
+    }
+
     /// Drops the datagrams that wait to leave if they would leave from an address that this host has lost: it may be
     /// another host's by now.
     pub(crate) fn forget_departing_unless_from(&mut self, own: Ipv4Addr) {
-        let is_of_four = matches!(self.departing, DepartingDatagrams::Four(_) | DepartingDatagrams::Echoes(_));
+        let is_of_four = matches!(self.departing, DepartingDatagrams::Four(_) | DepartingDatagrams::Packets(_));
         if is_of_four && self.departs_from != own {
             self.departing = DepartingDatagrams::None;
             self.senders.wake_all();
@@ -359,7 +377,7 @@ impl DatagramProtocol {
     fn end_of(self, end: SocketAddr) -> SocketAddr {
         match self {
             DatagramProtocol::Udp => end,
-            DatagramProtocol::Echo => SocketAddr::new(end.ip(), 0),
+            DatagramProtocol::Echo | DatagramProtocol::Raw(_) => SocketAddr::new(end.ip(), 0),
         }
     }
 
@@ -367,29 +385,33 @@ impl DatagramProtocol {
     fn header(self) -> usize {
         match self {
             DatagramProtocol::Udp => UDP_HEADER_LEN,
-            DatagramProtocol::Echo => 0,
+            DatagramProtocol::Echo | DatagramProtocol::Raw(_) => 0,
         }
     }
 }
 
 impl Host {
+    /// Returns the table by which packets find sockets with ports.
     fn table_of(&mut self, protocol: DatagramProtocol) -> &mut Table {
         match protocol {
             DatagramProtocol::Udp => &mut self.datagram_table,
-            DatagramProtocol::Echo => &mut self.echo_table,
+            DatagramProtocol::Echo | DatagramProtocol::Raw(_) => &mut self.echo_table,
         }
     }
 
     fn ports_of(&mut self, protocol: DatagramProtocol) -> &mut Ports {
         match protocol {
             DatagramProtocol::Udp => &mut self.datagram_ports,
-            DatagramProtocol::Echo => &mut self.identifiers,
+            DatagramProtocol::Echo | DatagramProtocol::Raw(_) => &mut self.identifiers,
         }
     }
 
     pub(crate) fn udp_bind(&mut self, local: LocalEnd, options: &DatagramOptions) -> Result<DatagramId, Error> {
         if !self.may_bind(local) {
             return Err(Error::AddressUnavailable);
+        }
+        if let DatagramProtocol::Raw(_) = options.protocol {
+            return self.raw_bind(local, options);
         }
         let index = self.datagrams.next_index()?;
         self.datagram_work.reserve(index)?;
@@ -420,7 +442,7 @@ impl Host {
         let old = socket.keys();
         let previous = core::mem::replace(&mut socket.remote, remote);
         let new = socket.keys();
-        if old != new {
+        if old != new && !matches!(protocol, DatagramProtocol::Raw(_)) {
             if let Err(error) = insert_all(self.table_of(protocol), new, id.index) {
                 self.datagram(id)?.remote = previous;
                 return Err(error);
@@ -494,8 +516,10 @@ impl Host {
         way: Way,
         payload: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
-        if self.datagram(id)?.options.protocol == DatagramProtocol::Echo {
-            return self.echo_send(id, way, payload);
+        match self.datagram(id)?.options.protocol {
+            DatagramProtocol::Udp => {}
+            DatagramProtocol::Echo => return self.echo_send(id, way, payload),
+            DatagramProtocol::Raw(protocol) => return self.raw_send(id, way, protocol, payload),
         }
         match way.via {
             Via::Local => self.udp_send_here(id, way, payload),
@@ -645,7 +669,7 @@ impl Host {
         socket.forget_departing_unless_from(self.own);
         let sockets = match &mut socket.departing {
             DepartingDatagrams::None => return 1,
-            DepartingDatagrams::Four(sockets) | DepartingDatagrams::Echoes(sockets) => sockets,
+            DepartingDatagrams::Four(sockets) | DepartingDatagrams::Packets(sockets) => sockets,
             DepartingDatagrams::Six { .. } => return self.egress_of_six(link, index, now),
         };
         let mut sent = 0;
@@ -705,12 +729,16 @@ impl Host {
                 };
                 let envelope = Envelope::new(self.hardware, hardware);
                 let token = Enveloped { token: Token(departing), envelope };
+                // A group of the network is not left.
+                let usual = if to.is_multicast() { 1 } else { 64 };
+                let ends = (from, to, socket.hop_limit.unwrap_or(usual));
                 match socket.options.protocol {
                     DatagramProtocol::Udp => {
                         let udp = UdpRepr { src_port: socket.local.address.port(), dst_port: port };
-                        send_over_six(from, to, &udp, payload, token, &self.checksums);
+                        send_over_six(ends, &udp, payload, token, &self.checksums);
                     }
-                    DatagramProtocol::Echo => send_echo_over_six(from, to, payload, token),
+                    DatagramProtocol::Echo => send_packet_of_six(ends, IpProtocol::Icmpv6, payload, token),
+                    DatagramProtocol::Raw(protocol) => send_packet_of_six(ends, protocol.into(), payload, token),
                 }
                 socket.sent_to = Some(SocketAddr::new(to.into(), port));
                 sent += 1;
@@ -734,6 +762,12 @@ impl Host {
         socket.receivers.wake_all();
         socket.senders.wake_all();
         let (keys, local, protocol) = (socket.keys(), socket.local, socket.options.protocol);
+        if let DatagramProtocol::Raw(_) = protocol {
+            self.raw_close(id.index);
+            self.datagram_timers.remove(id.index);
+            self.datagrams.remove(id.index);
+            return Ok(());
+        }
         keys.into_iter().flatten().for_each(|key| self.table_of(protocol).remove(key));
         self.ports_of(protocol).release(local);
         self.datagram_timers.remove(id.index);
@@ -755,8 +789,7 @@ fn move_behind(datagrams: &mut PacketBuffer<'static, SixWay>, way: SixWay, spare
 
 /// Sends a datagram over IPv6.
 fn send_over_six<T: TxToken>(
-    from: Ipv6Addr,
-    to: Ipv6Addr,
+    (from, to, hop_limit): (Ipv6Addr, Ipv6Addr, u8),
     udp: &UdpRepr,
     payload: &[u8],
     token: T,
@@ -767,8 +800,7 @@ fn send_over_six<T: TxToken>(
         dst_addr: to,
         next_header: IpProtocol::Udp,
         payload_len: UDP_HEADER_LEN + payload.len(),
-        // A group of the network is not left.
-        hop_limit: if to.is_multicast() { 1 } else { 64 },
+        hop_limit,
     };
     token.consume(ip.buffer_len() + ip.payload_len, |bytes| {
         let (header, datagram) = bytes.split_at_mut(ip.buffer_len());

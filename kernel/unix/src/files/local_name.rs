@@ -106,7 +106,7 @@ mod tests {
         assert!(matches!(GivenName::parse(&longest, longest.len() + 1), Err(Errno::EINVAL)));
     }
 
-    /// What is written is read again, for every length.
+    /// A name that is written is read again, for every length.
     #[test]
     fn names_are_written_as_they_are_read() {
         let account = Account::of_the_first();

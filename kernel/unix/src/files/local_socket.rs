@@ -706,8 +706,8 @@ impl FileOperations for LocalSocket {
         Status { inode: self.inbox.number, ..status_without_contents(mode::SOCKET | 0o777, None) }
     }
 
-    /// Returns the memory of the bytes and records that were not received: of the maker of a connection's listener, or of
-    /// its client.
+    /// Returns the memory of the bytes and records that were not received: of the maker of a connection's listener, or
+    /// of its client.
     fn memory_if_closed(&self, account: &Account) -> usize {
         let direction = self.incoming().lock();
         if core::ptr::eq(&**direction.charge.account(), account) { 0 } else { direction.charge.amount() }

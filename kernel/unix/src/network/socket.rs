@@ -11,6 +11,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::task::{Poll, Waker, ready};
 
 use abi_queue::Priority;
+use abi_unix::authority::Act;
 use abi_unix::types::{self, Status, epoll as event, message, mode, socket_option as option};
 use abi_unix::{Errno, errno};
 use filesystem::Access;
@@ -34,15 +35,17 @@ use crate::network::shares::{Limited, Shares};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::network::wire::NetworkLink;
 use crate::observing::latency;
-use crate::process::Process;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of};
+use crate::process::{Process, authority};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::steps::{self, Effort};
 use crate::scheduling::{executor, standing};
 
 /// Longest backlog (Linux's `SOMAXCONN`).
 const LONGEST_BACKLOG: usize = 4096;
+/// Routers that a packet passes at most unless a program chooses.
+const USUAL_HOP_LIMIT: u8 = 64;
 /// Longest payload of a UDP datagram.
 const LONGEST_DATAGRAM: usize = 65507;
 /// Probes of a silent connection with `SO_KEEPALIVE`: as many as on Linux, after a shorter silence, because no option
@@ -67,6 +70,23 @@ fn buffer_size(wanted: u32) -> usize {
 /// Returns the value of `SO_ERROR` for this failure.
 fn number_of(failure: Option<Error>) -> u32 {
     failure.map_or(0, |failure| errno::Errno::number(errno_of(failure)) as u32)
+}
+
+/// Returns the protocol of a socket of datagrams or of packets that a process makes.
+fn datagram_protocol(process: &Process, (family, kind): (u16, u32), protocol: u32) -> Result<DatagramProtocol, Errno> {
+    if kind == types::SOCK_RAW {
+        return match u8::try_from(protocol) {
+            Ok(0) | Err(_) => Err(Errno::EPROTONOSUPPORT),
+            Ok(protocol) => authority::permit(process, Act::UseRawSockets).map(|()| DatagramProtocol::Raw(protocol)),
+        };
+    }
+    match (protocol, family) {
+        (0 | option::IPPROTO_UDP, _) => Ok(DatagramProtocol::Udp),
+        (option::IPPROTO_ICMP, types::AF_INET) | (option::IPPROTO_ICMPV6, types::AF_INET6) => {
+            Ok(DatagramProtocol::Echo)
+        }
+        _ => Err(Errno::EPROTONOSUPPORT),
+    }
 }
 
 /// Returns the end of a socket without an address: any port, on all addresses.
@@ -155,8 +175,20 @@ struct Inner {
     is_six_only: bool,
     /// Whether the hop limits of messages are told (`IP_RECVTTL`).
     tells_hop_limits: bool,
+    /// The hop limit of what is sent, if it was chosen (`IP_TTL`).
+    hop_limit: Option<u8>,
+    raw: RawOptions,
     linger_abort: bool,
     linger: (u32, u32),
+}
+
+/// The options of a raw socket.
+#[derive(Clone, Copy, Default)]
+struct RawOptions {
+    /// Packets that are sent have their header (`IP_HDRINCL`).
+    has_header: bool,
+    /// Kinds of messages that are not received, as bits (`ICMP_FILTER`).
+    left_out: [u32; 8],
 }
 
 /// A socket of any kind.
@@ -172,6 +204,19 @@ pub(crate) struct Socket {
     inner: Mutex<Inner>,
     /// The request that its next answer is for, if latency is measured.
     request: latency::Request,
+}
+
+impl Inner {
+    /// Has the stack know the options of datagrams.
+    fn settle(&self) -> Result<(), Errno> {
+        let SocketState::Datagram(id) = self.state else { return Ok(()) };
+        with_stack(|stack, _| {
+            stack.set_datagram_reports(id, self.reports_all)?;
+            stack.set_datagram_hop_limit(id, self.hop_limit)?;
+            stack.set_raw_header(id, self.raw.has_header)?;
+            stack.set_raw_filter(id, self.raw.left_out)
+        })
+    }
 }
 
 impl Socket {
@@ -192,6 +237,8 @@ impl Socket {
             is_bound: false,
             is_six_only: false,
             tells_hop_limits: false,
+            hop_limit: None,
+            raw: RawOptions::default(),
             linger_abort: false,
             linger: (0, 0),
         };
@@ -221,25 +268,25 @@ impl Socket {
         let mut datagrams = DatagramProtocol::Udp;
         let state = match (kind, protocol) {
             (types::SOCK_STREAM, 0 | option::IPPROTO_TCP) => SocketState::Fresh(None),
-            (types::SOCK_DGRAM, 0 | option::IPPROTO_UDP | option::IPPROTO_ICMP | option::IPPROTO_ICMPV6) => {
-                datagrams = match (protocol, family) {
-                    (0 | option::IPPROTO_UDP, _) => DatagramProtocol::Udp,
-                    (option::IPPROTO_ICMP, types::AF_INET) => DatagramProtocol::Echo,
-                    (option::IPPROTO_ICMPV6, types::AF_INET6) => DatagramProtocol::Echo,
-                    _ => return Err(Errno::EPROTONOSUPPORT),
-                };
-                // Echoes of IPv6 are of that family alone.
-                let any = anywhere(family, datagrams == DatagramProtocol::Echo);
+            (types::SOCK_STREAM, _) => return Err(Errno::EPROTONOSUPPORT),
+            (types::SOCK_DGRAM | types::SOCK_RAW, _) => {
+                datagrams = datagram_protocol(process, (family, kind), protocol)?;
+                // Echoes and raw packets of IPv6 are of that family alone.
+                let any = anywhere(family, datagrams != DatagramProtocol::Udp);
                 share = Some(DatagramShare::of_datagrams(&owner)?);
                 let options = DatagramOptions { protocol: datagrams, ..DatagramOptions::default() };
                 SocketState::Datagram(with_stack(|stack, _| stack.udp_bind(any, &options))?)
             }
-            (types::SOCK_STREAM | types::SOCK_DGRAM, _) => return Err(Errno::EPROTONOSUPPORT),
             _ => return Err(Errno::EPROTOTYPE),
         };
         let mut socket = Socket::new((family, kind), state, TcpOptions::default(), owner, share);
         socket.protocol = datagrams;
-        socket.inner.get_mut().is_six_only = datagrams == DatagramProtocol::Echo && family == types::AF_INET6;
+        let inner = socket.inner.get_mut();
+        inner.is_six_only = datagrams != DatagramProtocol::Udp && family == types::AF_INET6;
+        if datagrams == DatagramProtocol::Raw(option::IPPROTO_RAW as u8) && family == types::AF_INET {
+            inner.raw.has_header = true;
+            inner.settle()?;
+        }
         let file = OpenFile::new(socket, Access::ReadWrite, flags & types::SOCK_NONBLOCK != 0, charge);
         process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
     }
@@ -260,6 +307,21 @@ impl Socket {
 
     fn is_of_echoes(&self) -> bool {
         self.protocol == DatagramProtocol::Echo
+    }
+
+    /// Returns whether it is a raw socket.
+    fn is_raw(&self) -> bool {
+        matches!(self.protocol, DatagramProtocol::Raw(_))
+    }
+
+    /// Returns whether its bytes come and go in datagrams or packets.
+    fn is_of_datagrams(&self) -> bool {
+        matches!(self.kind, types::SOCK_DGRAM | types::SOCK_RAW)
+    }
+
+    /// Returns whether its ends have no ports; that of a sender is then the hop limit of its packet.
+    fn has_no_ports(&self) -> bool {
+        self.protocol != DatagramProtocol::Udp
     }
 
     /// Returns the options of its datagrams.
@@ -295,7 +357,7 @@ impl Socket {
             (IpAddr::V6(address), true) => address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4),
             (IpAddr::V4(address), false) => address.into(),
             // As on Linux, datagrams may also be sent to an address of the other family itself.
-            (IpAddr::V4(address), true) if self.kind == types::SOCK_DGRAM => address.into(),
+            (IpAddr::V4(address), true) if self.is_of_datagrams() => address.into(),
             _ => return Err(Errno::EAFNOSUPPORT),
         };
         Ok(SocketAddr::new(address, end.port()))
@@ -339,7 +401,7 @@ impl Socket {
             _ => return Err(Errno::EINVAL),
         }
         inner.is_six_only = is_six_only;
-        Ok(())
+        inner.settle()
     }
 
     /// Performs the `bind` call.
@@ -353,18 +415,17 @@ impl Socket {
                 inner.state = SocketState::Fresh(Some(binding));
             }
             SocketState::Datagram(old) => {
-                let reports_all = inner.reports_all;
                 let new = with_stack(|stack, _| {
                     if stack.udp_local_endpoint(old)?.port() != 0 && stack.udp_remote_endpoint(old)?.is_some() {
                         return Err(Error::Invalid);
                     }
                     let new = stack.udp_bind(local, &self.datagram_options())?;
-                    stack.set_datagram_reports(new, reports_all)?;
                     stack.udp_close(old)?;
                     Ok(new)
                 })?;
                 inner.state = SocketState::Datagram(new);
                 inner.is_bound = true;
+                inner.settle()?;
             }
             _ => return Err(Errno::EINVAL),
         }
@@ -443,6 +504,10 @@ impl Socket {
         if self.is_of_echoes() {
             self.require_request(&datagram)?;
         }
+        // A header without options, which the stack would send as something else.
+        if inner.raw.has_header && datagram.first() != Some(&0x45) {
+            return Poll::Ready(Err(Errno::EINVAL));
+        }
         let to = to.map(|to| self.remote_end(&inner, to)).transpose()?;
         let result = with_stack_and_send(|stack, _| {
             let fill = |room: &mut [u8]| copy(&datagram, room);
@@ -505,7 +570,7 @@ impl Socket {
                 done += count;
             }
             let mut source = source;
-            if self.is_of_echoes() {
+            if self.has_no_ports() {
                 message.details = MessageDetails::of_hop_limit(inner.tells_hop_limits.then_some(source.port() as u8));
                 source.set_port(0);
             }
@@ -596,6 +661,11 @@ impl Socket {
             SocketState::Connected(id) => stack.local_endpoint(id),
             SocketState::Datagram(id) => stack.udp_local_endpoint(id),
         })?;
+        let local = match self.protocol {
+            // As on Linux.
+            DatagramProtocol::Raw(protocol) => SocketAddr::new(local.ip(), protocol.into()),
+            _ => local,
+        };
         Ok(self.shown(local))
     }
 
@@ -614,6 +684,59 @@ impl Socket {
             _ => Err(Error::NotConnected),
         })?;
         Ok(self.shown(remote))
+    }
+
+    /// Sets an option of datagrams and packets.
+    fn set_datagram_option(
+        &self,
+        caller: &dyn Caller,
+        inner: &mut Inner,
+        named: (u32, u32),
+        value: UserBuffer,
+    ) -> Result<(), Errno> {
+        let number = value.read_number(caller)?;
+        let is_of = |level: u32| (level == option::IPPROTO_IPV6) == self.is_six();
+        match named {
+            (option::IPPROTO_IP, option::IP_RECVERR) => inner.reports_all = number != 0,
+            (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() => inner.reports_all = number != 0,
+            (level @ option::IPPROTO_IP, option::IP_RECVTTL)
+            | (level @ option::IPPROTO_IPV6, option::IPV6_RECVHOPLIMIT)
+                if self.has_no_ports() && is_of(level) =>
+            {
+                inner.tells_hop_limits = number != 0;
+            }
+            (level @ option::IPPROTO_IP, option::IP_TTL)
+            | (level @ option::IPPROTO_IPV6, option::IPV6_UNICAST_HOPS)
+                if is_of(level) =>
+            {
+                let chosen =
+                    if number == u32::MAX { None } else { Some(u8::try_from(number).map_err(|_| Errno::EINVAL)?) };
+                if chosen == Some(0) && !self.is_six() {
+                    return Err(Errno::EINVAL);
+                }
+                inner.hop_limit = chosen;
+            }
+            (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() && !self.has_no_ports() => {
+                return self.set_six_only(inner, number != 0);
+            }
+            (option::IPPROTO_IP, option::IP_HDRINCL) if self.is_raw() && !self.is_six() => {
+                inner.raw.has_header = number != 0;
+            }
+            (option::SOL_RAW, option::ICMP_FILTER) if self.protocol == DatagramProtocol::Raw(1) && !self.is_six() => {
+                inner.raw.left_out = [number, 0, 0, 0, 0, 0, 0, 0];
+            }
+            (option::IPPROTO_ICMPV6, option::ICMPV6_FILTER)
+                if self.protocol == DatagramProtocol::Raw(option::IPPROTO_ICMPV6 as u8) && self.is_six() =>
+            {
+                let mut bytes = [0; 32];
+                let length = value.len().min(bytes.len());
+                caller.copy_in(value.address(), &mut bytes[..length])?;
+                let words = bytes.as_chunks::<4>().0;
+                inner.raw.left_out = core::array::from_fn(|at| u32::from_le_bytes(words[at]));
+            }
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        inner.settle()
     }
 
     /// Performs the `setsockopt` call.
@@ -641,21 +764,10 @@ impl Socket {
             (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
                 inner.tcp.coalescing = if number != 0 { Coalescing::None } else { Coalescing::Nagle };
             }
-            (option::IPPROTO_IP, option::IP_RECVERR) if self.kind == types::SOCK_DGRAM => {
-                inner.reports_all = number != 0;
-            }
-            (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() && self.kind == types::SOCK_DGRAM => {
-                inner.reports_all = number != 0;
-            }
-            (option::IPPROTO_IP, option::IP_RECVTTL) if self.is_of_echoes() && !self.is_six() => {
-                inner.tells_hop_limits = number != 0;
-            }
-            (option::IPPROTO_IPV6, option::IPV6_RECVHOPLIMIT) if self.is_of_echoes() && self.is_six() => {
-                inner.tells_hop_limits = number != 0;
-            }
-            (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() && !self.is_of_echoes() => {
+            (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() && self.kind == types::SOCK_STREAM => {
                 self.set_six_only(&mut inner, number != 0)?;
             }
+            named if self.is_of_datagrams() => self.set_datagram_option(caller, &mut inner, named, value)?,
             _ => return Err(Errno::ENOPROTOOPT),
         }
         // Options that can change on a living connection take effect there too; buffer sizes hold for the next
@@ -667,8 +779,7 @@ impl Socket {
                 stack.set_keepalive(id, options.keepalive, now)
             })?,
             SocketState::Listening(id) => with_stack(|stack, _| stack.set_listener_options(id, &options))?,
-            SocketState::Datagram(id) => with_stack(|stack, _| stack.set_datagram_reports(id, inner.reports_all))?,
-            SocketState::Fresh(_) => {}
+            SocketState::Datagram(_) | SocketState::Fresh(_) => {}
         }
         Ok(0)
     }
@@ -682,9 +793,12 @@ impl Socket {
             (option::SOL_SOCKET, option::SO_DOMAIN) => u32::from(self.family),
             (option::SOL_SOCKET, option::SO_PROTOCOL) => match self.kind {
                 types::SOCK_STREAM => option::IPPROTO_TCP,
-                _ if self.is_of_echoes() && self.is_six() => option::IPPROTO_ICMPV6,
-                _ if self.is_of_echoes() => option::IPPROTO_ICMP,
-                _ => option::IPPROTO_UDP,
+                _ => match self.protocol {
+                    DatagramProtocol::Udp => option::IPPROTO_UDP,
+                    DatagramProtocol::Echo if self.is_six() => option::IPPROTO_ICMPV6,
+                    DatagramProtocol::Echo => option::IPPROTO_ICMP,
+                    DatagramProtocol::Raw(protocol) => protocol.into(),
+                },
             },
             (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, SocketState::Listening(_)) as u32,
             (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
@@ -702,11 +816,17 @@ impl Socket {
                 SocketState::Datagram(id) => number_of(with_stack(|stack, _| stack.take_datagram_failure(id))?),
                 SocketState::Fresh(_) | SocketState::Listening(_) => 0,
             },
-            (option::IPPROTO_IP, option::IP_RECVERR) if self.kind == types::SOCK_DGRAM => inner.reports_all as u32,
-            (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() && self.kind == types::SOCK_DGRAM => {
+            (option::IPPROTO_IP, option::IP_RECVERR) if self.is_of_datagrams() => inner.reports_all as u32,
+            (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() && self.is_of_datagrams() => {
                 inner.reports_all as u32
             }
             (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() => inner.is_six_only as u32,
+            (option::IPPROTO_IP, option::IP_TTL) | (option::IPPROTO_IPV6, option::IPV6_UNICAST_HOPS)
+                if self.is_of_datagrams() =>
+            {
+                inner.hop_limit.unwrap_or(USUAL_HOP_LIMIT).into()
+            }
+            (option::IPPROTO_IP, option::IP_HDRINCL) if self.is_raw() => inner.raw.has_header as u32,
             (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
                 (inner.tcp.coalescing == Coalescing::None) as u32
             }
@@ -724,7 +844,7 @@ impl Socket {
 impl FileOperations for Socket {
     fn properties(&self) -> Properties {
         // The bytes of one call are one datagram.
-        let unit = if self.kind == types::SOCK_DGRAM { Unit::Message(LONGEST_DATAGRAM) } else { Unit::Byte };
+        let unit = if self.is_of_datagrams() { Unit::Message(LONGEST_DATAGRAM) } else { Unit::Byte };
         Properties { waits: Waits::ForInput, unit, ..Properties::USUAL }
     }
 
@@ -968,7 +1088,7 @@ impl FileOperations for Socket {
     fn send_message(&self, caller: &dyn Caller, message: OutgoingMessage<'_>, waker: Option<&Waker>) -> Attempt {
         let to = message.to().end();
         let (buffers, sent) = message.bytes();
-        if self.kind == types::SOCK_DGRAM {
+        if self.is_of_datagrams() {
             return self.send_datagram(caller, buffers, to, sent, waker);
         }
         if length_of(buffers) == 0 {
@@ -999,7 +1119,7 @@ impl FileOperations for Socket {
 
     /// Tries to receive into several buffers.
     fn receive_message(&self, caller: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
-        if self.kind == types::SOCK_DGRAM {
+        if self.is_of_datagrams() {
             return self.take_datagram(caller, space, waker);
         }
         let (buffers, done, flags) = (space.buffers(), space.done(), space.flags());
@@ -1179,9 +1299,13 @@ impl Drop for Socket {
 mod tests {
     use core::sync::atomic::Ordering;
 
-    use network::{Held, Owner as _};
+    use abi_unix::SystemCall;
+    use abi_unix::authority::{Capability, CapabilitySet, Held};
+    use network::Owner as _;
 
     use super::*;
+    use crate::process;
+    use crate::testing::{Program, run};
 
     #[test]
     fn no_owner_takes_more_than_half_of_the_rest_and_each_gets_a_share() {
@@ -1204,14 +1328,101 @@ mod tests {
         assert_eq!(account.used(Resource::Memory), (ALL - left) * 100);
         // Other kinds are counted apart, and a share that was given back can be taken again.
         let (hoarder, hoard) = &mut hoarders[0];
-        assert_eq!(hoarder.charge(Held::Connection, 10, left), Ok(()));
+        assert_eq!(hoarder.charge(network::Held::Connection, 10, left), Ok(()));
         assert!(DatagramShare::take(hoarder, 100, left).is_err());
         let count = hoard.len();
         hoard.clear();
         assert!(DatagramShare::take(hoarder, 100, left + count).is_ok());
         assert_eq!(hoarder.taken[0].load(Ordering::Relaxed), 0);
-        hoarder.refund(Held::Connection, 10);
+        hoarder.refund(network::Held::Connection, 10);
         drop(hoarders);
         assert_eq!(account.used(Resource::Memory), 0);
+    }
+
+    fn set(program: &mut Program, socket: usize, (level, name): (u32, u32), value: &[u8]) -> Result<usize, Errno> {
+        let place = program.store(value);
+        program.call(SystemCall::SetSocketOption, [socket, level as usize, name as usize, place, value.len()])
+    }
+
+    fn read_option(program: &mut Program, socket: usize, (level, name): (u32, u32)) -> Result<u32, Errno> {
+        let (place, size) = (program.place(8), program.store(&4u32.to_le_bytes()));
+        let call = [socket, level as usize, name as usize, place, size];
+        program.call(SystemCall::GetSocketOption, call).map(|_| program.read_u32(place))
+    }
+
+    /// An echo within the machine: raw sockets see the request, with its header, and the answer, with its hop limit.
+    #[test]
+    fn raw_sockets_send_and_receive_whole_packets() {
+        run(|program| {
+            let first = process::table::find(process::FIRST).unwrap();
+            let held = Held::of(CapabilitySet::only(Capability::RawNetwork));
+            authority::give(&first, &program.process(), held).unwrap();
+            let kind = (types::SOCK_RAW | types::SOCK_NONBLOCK) as usize;
+            let [raw, other] = [0; 2].map(|_| program.call(SystemCall::Socket, [2, kind, 1]).unwrap());
+            assert_eq!(program.call(SystemCall::Socket, [2, kind, 0]), Err(Errno::EPROTONOSUPPORT));
+            assert_eq!(program.call(SystemCall::Socket, [2, kind, 256]), Err(Errno::EPROTONOSUPPORT));
+            assert_eq!(read_option(program, raw, (1, option::SO_PROTOCOL)), Ok(1));
+            assert_eq!(read_option(program, raw, (1, option::SO_TYPE)), Ok(types::SOCK_RAW));
+            let to = program.store(&types::SocketAddress { address: [127, 0, 0, 1], port: 0 }.to_bytes());
+            let message = program.store(&[8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);
+            let one = 1u32.to_le_bytes();
+            // `other` receives no answers.
+            let filter = (option::SOL_RAW, option::ICMP_FILTER);
+            assert_eq!(set(program, other, filter, &one), Ok(0));
+            assert_eq!(set(program, raw, (0, option::IP_RECVTTL), &one), Ok(0));
+            assert_eq!(set(program, raw, (0, option::IP_TTL), &7u32.to_le_bytes()), Ok(0));
+            assert_eq!(read_option(program, raw, (0, option::IP_TTL)), Ok(7));
+            assert_eq!(set(program, raw, (0, option::IP_TTL), &256u32.to_le_bytes()), Err(Errno::EINVAL));
+            let send = |program: &mut Program, bytes, length| {
+                program.call(SystemCall::SendTo, [raw, bytes, length, 0, to, 16])
+            };
+            assert_eq!(send(program, message, 8), Ok(8));
+            let (place, control) = (program.place(64), program.place(32));
+            for (kind, hop_limit) in [(8, 7), (0, 64)] {
+                let header = program.message_header(&[(place, 64)], (control, 32));
+                assert_eq!(program.call(SystemCall::ReceiveMessage, [raw, header, 0]), Ok(28));
+                assert_eq!((program.read(place, 1)[0], program.read(place + 20, 1)[0]), (0x45, kind));
+                assert_eq!(
+                    (program.read_u32(control + 12), program.read_u32(control + 16)),
+                    (option::IP_TTL, hop_limit)
+                );
+            }
+            assert_eq!(program.read_from(raw, 64), Err(Errno::EAGAIN));
+            assert_eq!(program.read_from(other, 64).unwrap()[20], 8);
+            assert_eq!(program.read_from(other, 64), Err(Errno::EAGAIN));
+            // With a header of the program's; one with options is refused.
+            assert_eq!(set(program, raw, (0, option::IP_HDRINCL), &one), Ok(0));
+            assert_eq!(read_option(program, raw, (0, option::IP_HDRINCL)), Ok(1));
+            let packet = [&[0x45, 0, 0, 28, 0, 0, 0, 0, 9, 1][..], &[0; 10], &[8, 0, 0xf7, 0xfd, 0, 1, 0, 1]].concat();
+            let bytes = program.store(&packet);
+            assert_eq!(send(program, bytes, 28), Ok(28));
+            assert_eq!(program.read_from(other, 64).unwrap()[8], 9, "the hop limit is the program's");
+            assert_eq!(send(program, bytes, 19), Err(Errno::EINVAL));
+            program.write(bytes, &[0x46]);
+            assert_eq!(send(program, bytes, 28), Err(Errno::EINVAL));
+            // Options are those of raw sockets alone.
+            let datagrams = program.call(SystemCall::Socket, [2, types::SOCK_DGRAM as usize, 0]).unwrap();
+            for named in [filter, (0, option::IP_HDRINCL), (0, option::IP_RECVTTL)] {
+                assert_eq!(set(program, datagrams, named, &one), Err(Errno::ENOPROTOOPT));
+            }
+            for socket in [raw, other, datagrams] {
+                program.close(socket).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn raw_sockets_are_for_those_who_may() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                let kind = types::SOCK_RAW as usize;
+                for (family, protocol) in [(2, 1), (10, 58)] {
+                    assert_eq!(program.call(SystemCall::Socket, [family, kind, protocol]), Err(Errno::EPERM));
+                }
+                assert!(program.call(SystemCall::Socket, [2, types::SOCK_DGRAM as usize, 1]).is_ok());
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+        });
     }
 }

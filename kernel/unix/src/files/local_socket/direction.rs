@@ -104,8 +104,8 @@ impl Direction {
         self.charge.shrink_to(memory);
     }
 
-    /// Has this account pay for the contents from now on, and for those that are there. The one before goes on if that is
-    /// too much for it.
+    /// Has this account pay for the contents from now on, and for those that are there. The one before goes on if that
+    /// is too much for it.
     pub(super) fn has_payer(&mut self, account: &Arc<Account>) {
         let mut charge = account.nothing(Resource::Memory);
         if charge.resize(self.charge.amount()).is_ok() {
