@@ -15,9 +15,11 @@
 #![deny(unsafe_code)]
 
 mod context;
+mod errata;
 mod flush;
 
 pub use context::{FloatingPoint, InterruptRegisters, UserContext};
+pub use errata::Errata;
 pub use flush::{Flush, HartSet, Scope};
 
 /// The largest number of harts that the system supports.

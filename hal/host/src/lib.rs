@@ -31,8 +31,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use hal_api::{
-    Configuration, Flush, HartSet, InterruptRegisters, Interrupts, MAXIMUM_HARTS, Machine, SenderTable, Status, Trap,
-    UserContext, UserLevel, Virtualisation,
+    Configuration, Errata, Flush, HartSet, InterruptRegisters, Interrupts, MAXIMUM_HARTS, Machine, SenderTable, Status,
+    Trap, UserContext, UserLevel, Virtualisation,
 };
 
 /// Physical address of the first byte of the fake memory.
@@ -612,6 +612,11 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
 /// Returns whether a timer register that the device tree names works: always, on the fake machine.
 pub fn has_timer_register() -> bool {
     true
+}
+
+/// Returns the faults of the processor: none.
+pub fn errata() -> Errata {
+    Errata::default()
 }
 
 /// Does nothing: the fake machine's status always reaches the test.

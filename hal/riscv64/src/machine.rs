@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use hal_api::{
-    Configuration, Flush, HartSet, InterruptRegisters, Interrupts, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope,
+    Configuration, Errata, Flush, HartSet, InterruptRegisters, Interrupts, MAXIMUM_HARTS, Machine, PAGE_SIZE, Scope,
     SenderTable, Status, Trap, UserContext, UserLevel, Virtualisation,
 };
 
@@ -78,6 +78,9 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
         hart::HARTS[index].hart_id.store(hart_id, Relaxed);
     }
     HART_COUNT.store(configuration.hart_ids.len(), Relaxed);
+    let errata = errata();
+    FLUSHES_LEAVE_PAGES.store(errata.flushes_leave_pages, Relaxed);
+    trap::FETCH_FAULTS_LACK_SIGN.store(errata.fetch_faults_lack_sign, Relaxed);
     HAS_TIMER_REGISTER.store(configuration.has_timer_register && probe_timer_register(), Relaxed);
     MAXIMUM_ASID.store(probe_asid(), Relaxed);
     Riscv64::set_timer(u64::MAX);
@@ -85,6 +88,16 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
         use_test_device(address);
     }
     Ok(())
+}
+
+/// Whether the harts invalidate all their translations where one page would do.
+static FLUSHES_LEAVE_PAGES: AtomicBool = AtomicBool::new(false);
+
+/// Returns the faults of this hart's processor, by the numbers that the firmware passes on. All harts that run the
+/// kernel have the same.
+pub fn errata() -> Errata {
+    let numbers = [sbi_rt::get_mvendorid(), sbi_rt::get_marchid(), sbi_rt::get_mimpid()].map(|number| number as u64);
+    Errata::of(numbers[0], numbers[1], numbers[2])
 }
 
 /// Returns whether the harts set their timers themselves, by a register. Until [`configure`] has found it, they do not.
@@ -465,6 +478,7 @@ fn flush_local(scope: Scope) {
             Scope::AddressSpace { asid } => {
                 core::arch::asm!("sfence.vma zero, {}", in(reg) u64::from(asid), options(nostack));
             }
+            Scope::Page { .. } if FLUSHES_LEAVE_PAGES.load(Relaxed) => flush_local(Scope::All),
             Scope::Page { address, asid } => {
                 core::arch::asm!("sfence.vma {}, {}", in(reg) address, in(reg) u64::from(asid), options(nostack));
             }

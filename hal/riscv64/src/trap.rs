@@ -21,6 +21,7 @@
 //! that (`xtask/src/instructions.rs`), so nothing has to fault for it.
 
 use core::arch::global_asm;
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 use hal_api::{Access, Trap, UserContext};
@@ -327,6 +328,14 @@ fn hold(context: &mut UserContext) {
     context.set_token(token);
 }
 
+/// Whether the address of a failed fetch lacks its sign.
+pub(crate) static FETCH_FAULTS_LACK_SIGN: AtomicBool = AtomicBool::new(false);
+
+/// Returns the value of a failed fetch, with the sign of an address of 39 bits.
+fn address_of_fetch(value: u64) -> u64 {
+    if FETCH_FAULTS_LACK_SIGN.load(Relaxed) { ((value << 25) as i64 >> 25) as u64 } else { value }
+}
+
 /// Converts a cause and its value into a [`Trap`].
 fn reason(cause: u64, value: u64) -> Trap {
     let page_fault = |access| Trap::PageFault { address: value, access };
@@ -335,14 +344,16 @@ fn reason(cause: u64, value: u64) -> Trap {
     match cause {
         cause::LOAD_PAGE | cause::LOAD_GUEST_PAGE => page_fault(Access::Read),
         cause::STORE_PAGE | cause::STORE_GUEST_PAGE => page_fault(Access::Write),
-        cause::INSTRUCTION_PAGE | cause::INSTRUCTION_GUEST_PAGE => page_fault(Access::Execute),
+        cause::INSTRUCTION_PAGE | cause::INSTRUCTION_GUEST_PAGE => {
+            Trap::PageFault { address: address_of_fetch(value), access: Access::Execute }
+        }
         // The second cause is a virtualised program's access to supervisor state that it must not use.
         cause::ILLEGAL_INSTRUCTION | cause::VIRTUAL_INSTRUCTION => Trap::IllegalInstruction { bits: value },
         cause::BREAKPOINT => Trap::Breakpoint,
         cause::INSTRUCTION_MISALIGNED => misaligned(Access::Execute),
         cause::LOAD_MISALIGNED => misaligned(Access::Read),
         cause::STORE_MISALIGNED => misaligned(Access::Write),
-        cause::INSTRUCTION_ACCESS => access_fault(Access::Execute),
+        cause::INSTRUCTION_ACCESS => Trap::AccessFault { address: address_of_fetch(value), access: Access::Execute },
         cause::LOAD_ACCESS => access_fault(Access::Read),
         cause::STORE_ACCESS => access_fault(Access::Write),
         _ => Trap::Other { cause, value },

@@ -72,6 +72,16 @@ impl Deref for Platform {
 }
 
 impl Platform {
+    /// Says what the kernel works around.
+    fn tell_errata() {
+        if machine::errata().flushes_leave_pages {
+            println!("processor: SiFive's erratum CIP-1200: all translations of a hart are invalidated for one page");
+        }
+        if machine::errata().fetch_faults_lack_sign {
+            println!("processor: SiFive's erratum CIP-453: addresses of failed fetches are mended");
+        }
+    }
+
     /// Says what the kernel does without.
     fn tell_remarks(&self) {
         for remark in &self.description.remarks {
@@ -130,6 +140,7 @@ pub fn start(boot: &'static BootInformation) -> Result<&'static Platform, Damage
         console::start(serial);
     }
     platform.tell_remarks();
+    Platform::tell_errata();
     interrupts::start(description);
     if let Some(serial) = &description.serial {
         console::use_interrupts(serial);
