@@ -501,7 +501,8 @@ system_calls! {
     /// workers; `PR_SET_NO_NEW_PRIVS`, which copies inherit, and `PR_GET_NO_NEW_PRIVS`; `PR_SET_PDEATHSIG` and
     /// `PR_GET_PDEATHSIG`, the signal at the end of its parent (as a process, not the thread that made it);
     /// `PR_SET_CHILD_SUBREAPER` and `PR_GET_CHILD_SUBREAPER`; `PR_GET_DUMPABLE` and `PR_SET_DUMPABLE`, whether a core
-    /// file may be written; `PR_GET_TIMERSLACK` and `PR_SET_TIMERSLACK`, the nanoseconds by which `nanosleep` and
+    /// file may be written; `PR_GET_KEEPCAPS` and `PR_SET_KEEPCAPS`, which tell a wish that has no effect, since users
+    /// have no capabilities; `PR_GET_TIMERSLACK` and `PR_SET_TIMERSLACK`, the nanoseconds by which `nanosleep` and
     /// `clock_nanosleep` of a thread that waits may end late, 50,000 unless set. `EINVAL` for others.
     ProcessControl = 167 prctl(option: Number, second: Number, third: Number, fourth: Number, fifth: Number) Never by Worker;
     /// Writes the hart on which the call was made, and 0 as its node, if their addresses are not 0.

@@ -1015,6 +1015,8 @@ pub mod process_control {
     pub const GET_PDEATHSIG: u32 = 2;
     pub const GET_DUMPABLE: u32 = 3;
     pub const SET_DUMPABLE: u32 = 4;
+    pub const GET_KEEPCAPS: u32 = 7;
+    pub const SET_KEEPCAPS: u32 = 8;
     pub const SET_NAME: u32 = 15;
     pub const GET_NAME: u32 = 16;
     pub const SET_TIMERSLACK: u32 = 29;

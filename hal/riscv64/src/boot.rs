@@ -122,7 +122,7 @@ _start:
     csrw    satp, t0
     .balign 4
 4:  lla     sp, {stacks} + {first_stack_top}
-    lla     tp, {harts}
+    lla     tp, {harts} + {first_area}
     mv      a0, s1
     mv      a1, s2
     mv      a2, s0
@@ -149,7 +149,7 @@ _start_loaded:
     sd      a2, 16(t0)
     sd      a3, 24(t0)
     lla     sp, {stacks} + {first_stack_top}
-    lla     tp, {harts}
+    lla     tp, {harts} + {first_area}
     mv      a0, a6
     mv      a1, a4
     ld      a2, {image_physical_pointer}
@@ -169,7 +169,7 @@ _start_hart:
     li      t3, {nobody}
     li      t4, {area_size}
 6:  lla     t0, {expected}
-    lla     tp, {harts}
+    lla     tp, {harts} + {first_area}
     li      t1, {maximum_harts}
 7:  ld      t2, 0(t0)
     bne     t2, a0, 8f
@@ -209,6 +209,7 @@ _start_hart:
     stacks = sym hart::HART_STACKS,
     first_stack_top = const size_of::<hart::Stack>(),
     harts = sym hart::HARTS,
+    first_area = const hart::HartAreas::BEFORE,
     first = sym FIRST,
     expected = sym EXPECTED,
     nobody = const NOBODY as i64,

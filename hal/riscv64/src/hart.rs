@@ -7,6 +7,7 @@
 
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use hal_api::MAXIMUM_HARTS;
@@ -18,8 +19,8 @@ pub const STACK_SIZE: usize = 64 * 1024;
 /// Size in bytes of the stack on which a hart reports a kernel fault.
 const EMERGENCY_SIZE: usize = 16 * 1024;
 
-/// The area of one hart.
-#[repr(C)]
+/// The area of one hart, in lines of the caches that no other hart writes to.
+#[repr(C, align(64))]
 pub struct HartArea {
     /// Dense index.
     pub index: AtomicUsize,
@@ -87,8 +88,30 @@ impl HartArea {
     }
 }
 
+/// The areas of all harts, behind other bytes: what follows the stacks begins with a page, and the first line of each
+/// page has the same place in a small cache. That place is contended: page tables, and all that is aligned to pages.
+#[repr(C)]
+pub struct HartAreas {
+    _before: [u8; HartAreas::BEFORE],
+    areas: [HartArea; MAXIMUM_HARTS],
+}
+
+impl HartAreas {
+    /// Bytes before the first area.
+    pub const BEFORE: usize = 15 * 64;
+}
+
+impl Deref for HartAreas {
+    type Target = [HartArea; MAXIMUM_HARTS];
+
+    fn deref(&self) -> &[HartArea; MAXIMUM_HARTS] {
+        &self.areas
+    }
+}
+
 /// The areas of all harts.
-pub static HARTS: [HartArea; MAXIMUM_HARTS] = [const { HartArea::new() }; MAXIMUM_HARTS];
+pub static HARTS: HartAreas =
+    HartAreas { _before: [0; HartAreas::BEFORE], areas: [const { HartArea::new() }; MAXIMUM_HARTS] };
 
 /// Size in bytes of the guard region below each stack, which is never mapped. More than a page, because a function's
 /// frame can be larger than a page and step over it.

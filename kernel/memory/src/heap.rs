@@ -87,6 +87,15 @@ const fn slab_objects(class: usize) -> usize {
     ((PAGE_SIZE as usize) << slab_order(class)) / SIZES[class] as usize
 }
 
+/// Returns the number of the object that a new slab hands out first. Were it always the first, the objects that live
+/// longest would have the same few places in a small cache: those of the first lines of all pages.
+fn first_object(class: usize, slabs: usize) -> usize {
+    const LINE: usize = 64;
+    // Odd steps come to every line of a page.
+    let line = (class * 11 + slabs * 23 + 7) % (PAGE_SIZE as usize / LINE);
+    line * LINE / SIZES[class] as usize % slab_objects(class)
+}
+
 static DEPTHS: [u8; CLASSES] = {
     let mut depths = [0; CLASSES];
     let mut class = 0;
@@ -362,10 +371,12 @@ impl Depot {
         let objects = slab_objects(self.class);
         let size = SIZES[self.class] as usize;
         let start = bytes::pointer(u64::from(slab) * PAGE_SIZE).addr();
-        for object in 0..objects {
-            set_next_free(start + object * size, ((object + 1) * size / UNIT) as u32);
+        let first = first_object(self.class, self.slabs);
+        let place = |object: usize| (object % objects * size / UNIT) as u32;
+        for object in first..first + objects {
+            set_next_free(start + object % objects * size, place(object + 1));
         }
-        frames::record(slab).count.store((objects as u32) << 16, Relaxed);
+        frames::record(slab).count.store((objects as u32) << 16 | place(first), Relaxed);
         self.slabs += 1;
         self.free += objects;
         self.link(slab);

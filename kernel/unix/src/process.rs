@@ -310,6 +310,9 @@ pub(crate) struct Process {
     pub creation_mask: AtomicU32,
     /// Whether it has given up ever to get more rights by a program's. (No program gives any here.)
     pub no_new_rights: AtomicBool,
+    /// Whether a program has asked to keep its capabilities when its user changes (`PR_SET_KEEPCAPS`): here a change of
+    /// the user never takes any, and the wish is only told again.
+    pub keeps_capabilities: AtomicBool,
     /// Its debts to sets of semaphores.
     pub(crate) debts: Mutex<Debts>,
     /// Barriers of memory for which it has registered.
@@ -479,6 +482,7 @@ impl Process {
             directory: Mutex::new(directory),
             creation_mask: AtomicU32::new(0),
             no_new_rights: AtomicBool::new(false),
+            keeps_capabilities: AtomicBool::new(false),
             debts: Mutex::new(Debts::new(&account)),
             barriers: Barriers::default(),
             executable: Mutex::new(None),

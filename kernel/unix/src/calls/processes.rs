@@ -364,6 +364,12 @@ pub(super) fn control(call: Call<'_>) -> Decoding {
         process_control::GET_NO_NEW_PRIVS if [1, 2, 3, 4].iter().all(|argument| call.word(*argument) == 0) => {
             return Ok(usize::from(process.no_new_rights.load(Ordering::Relaxed)).into());
         }
+        process_control::SET_KEEPCAPS if call.word(1) <= 1 => {
+            process.keeps_capabilities.store(call.word(1) == 1, Ordering::Relaxed);
+        }
+        process_control::GET_KEEPCAPS => {
+            return Ok(usize::from(process.keeps_capabilities.load(Ordering::Relaxed)).into());
+        }
         process_control::GET_DUMPABLE => return Ok(usize::from(process.dump.is_permitted()).into()),
         process_control::SET_DUMPABLE if call.word(1) <= 1 => process.dump.permit(call.word(1) == 1),
         process_control::GET_TIMERSLACK => return Ok((call.worker.timer_slack_ns() as usize).into()),
@@ -836,11 +842,17 @@ mod tests {
             assert_eq!(program.read(place, 16), b"a/name that is \0");
             for (option, second) in
                 [(99, 0), (process_control::SET_NO_NEW_PRIVS, 0), (process_control::SET_DUMPABLE, 2)]
+                    .into_iter()
+                    .chain([(process_control::SET_KEEPCAPS, 2)])
             {
                 assert_eq!(control(program, option, second), Err(Errno::EINVAL), "{option}");
             }
             assert_eq!(control(program, process_control::GET_NO_NEW_PRIVS, 0), Ok(0));
             assert_eq!(control(program, process_control::SET_NO_NEW_PRIVS, 1), Ok(0));
+            for wish in [1, 0] {
+                assert_eq!(control(program, process_control::SET_KEEPCAPS, wish), Ok(0));
+                assert_eq!(control(program, process_control::GET_KEEPCAPS, 0), Ok(wish));
+            }
             let child = program.fork(move |program| {
                 assert_eq!(control(program, process_control::GET_NO_NEW_PRIVS, 0), Ok(1));
                 assert_eq!(control(program, process_control::GET_NAME, place), Ok(0));

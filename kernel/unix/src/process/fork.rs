@@ -190,6 +190,7 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     })?;
     child.creation_mask.store(process.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
     child.no_new_rights.store(process.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
+    child.keeps_capabilities.store(process.keeps_capabilities.load(Ordering::Relaxed), Ordering::Relaxed);
     child.barriers.inherit(&process.barriers);
     child.set_no_terminal(process.has_no_terminal());
     child.dump.inherit(&process.dump);

@@ -705,6 +705,7 @@ impl Plan {
         process.set_name(crate::observing::trace::short_name(&self.path));
         process.note_execution();
         process.dump.permit(true);
+        process.keeps_capabilities.store(false, Ordering::Relaxed);
         let place = self.program.content.place().clone();
         let old = process.executable.lock().replace(place);
         drop(old);
