@@ -435,6 +435,8 @@ pub mod socket_option {
     pub const IPPROTO_RAW: u32 = 255;
     /// Level `IPPROTO_IP`: the hop limit of packets that are sent, and of a received message, as a control message.
     pub const IP_TTL: u32 = 2;
+    /// Level `IPPROTO_IP`: receive the options of packets.
+    pub const IP_RETOPTS: u32 = 7;
     /// Level `IPPROTO_IP`: receive hop limits.
     pub const IP_RECVTTL: u32 = 12;
     /// Level `IPPROTO_IP`: report every failure that the network tells of.

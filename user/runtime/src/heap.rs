@@ -115,8 +115,9 @@ fn class_of(layout: Layout) -> Option<usize> {
     }
 }
 
-/// Returns the number of the block of a new magazine that is taken first. Were it always the first, the blocks that live
-/// longest would have the same few places in a small cache: those of the first lines of all pages, where spans begin.
+/// Returns the number of the block of a new magazine that is taken first. Were it always the first, the blocks that
+/// live longest would have the same few places in a small cache: those of the first lines of all pages, where spans
+/// begin.
 fn first_block(class: usize, count: usize) -> usize {
     const LINE: usize = 64;
     // Odd steps come to every line of a page.

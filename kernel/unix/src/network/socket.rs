@@ -173,6 +173,8 @@ struct Inner {
     is_bound: bool,
     /// Whether IPv4 does not reach a socket of IPv6 (`IPV6_V6ONLY`).
     is_six_only: bool,
+    /// Whether the options of packets are to be told (`IP_RETOPTS`): the stack leaves them out, so that none are.
+    tells_options: bool,
     /// Whether the hop limits of messages are told (`IP_RECVTTL`).
     tells_hop_limits: bool,
     /// The hop limit of what is sent, if it was chosen (`IP_TTL`).
@@ -234,6 +236,7 @@ impl Socket {
             tcp,
             sharing,
             reports_all: false,
+            tells_options: false,
             is_bound: false,
             is_six_only: false,
             tells_hop_limits: false,
@@ -699,6 +702,7 @@ impl Socket {
         match named {
             (option::IPPROTO_IP, option::IP_RECVERR) => inner.reports_all = number != 0,
             (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() => inner.reports_all = number != 0,
+            (option::IPPROTO_IP, option::IP_RETOPTS) => inner.tells_options = number != 0,
             (level @ option::IPPROTO_IP, option::IP_RECVTTL)
             | (level @ option::IPPROTO_IPV6, option::IPV6_RECVHOPLIMIT)
                 if self.has_no_ports() && is_of(level) =>
@@ -817,6 +821,7 @@ impl Socket {
                 SocketState::Fresh(_) | SocketState::Listening(_) => 0,
             },
             (option::IPPROTO_IP, option::IP_RECVERR) if self.is_of_datagrams() => inner.reports_all as u32,
+            (option::IPPROTO_IP, option::IP_RETOPTS) if self.is_of_datagrams() => inner.tells_options as u32,
             (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() && self.is_of_datagrams() => {
                 inner.reports_all as u32
             }
