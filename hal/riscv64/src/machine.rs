@@ -478,10 +478,7 @@ fn flush_local(scope: Scope) {
             Scope::AddressSpace { asid } => {
                 core::arch::asm!("sfence.vma zero, {}", in(reg) u64::from(asid), options(nostack));
             }
-            Scope::Page { .. } if FLUSHES_LEAVE_PAGES.load(Relaxed) => flush_local(Scope::All),
-            Scope::Page { address, asid } => {
-                core::arch::asm!("sfence.vma {}, {}", in(reg) address, in(reg) u64::from(asid), options(nostack));
-            }
+            Scope::Page { address, asid } => flush_page(address, asid),
             Scope::Range { start, length, asid } => flush_range(start, length, asid),
             Scope::Virtualised { start, length } => guest::flush(start, length),
         }
@@ -495,7 +492,19 @@ fn flush_range(start: usize, length: usize, asid: u16) {
         return flush_local(Scope::AddressSpace { asid });
     }
     for page in 0..pages {
-        flush_local(Scope::Page { address: first + page * PAGE_SIZE, asid });
+        flush_page(first + page * PAGE_SIZE, asid);
+    }
+}
+
+#[inline(always)]
+fn flush_page(address: usize, asid: u16) {
+    // SAFETY: as in `flush_local`.
+    unsafe {
+        if FLUSHES_LEAVE_PAGES.load(Relaxed) {
+            core::arch::asm!("sfence.vma", options(nostack));
+        } else {
+            core::arch::asm!("sfence.vma {}, {}", in(reg) address, in(reg) u64::from(asid), options(nostack));
+        }
     }
 }
 

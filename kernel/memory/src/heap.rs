@@ -372,11 +372,13 @@ impl Depot {
         let size = SIZES[self.class] as usize;
         let start = bytes::pointer(u64::from(slab) * PAGE_SIZE).addr();
         let first = first_object(self.class, self.slabs);
-        let place = |object: usize| (object % objects * size / UNIT) as u32;
-        for object in first..first + objects {
-            set_next_free(start + object % objects * size, place(object + 1));
+        // From the last to the first; behind the last comes none.
+        let mut place = 0;
+        for object in (0..first).rev().chain((first..objects).rev()) {
+            set_next_free(start + object * size, place);
+            place = (object * size / UNIT) as u32;
         }
-        frames::record(slab).count.store((objects as u32) << 16 | place(first), Relaxed);
+        frames::record(slab).count.store((objects as u32) << 16 | place, Relaxed);
         self.slabs += 1;
         self.free += objects;
         self.link(slab);
