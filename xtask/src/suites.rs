@@ -620,23 +620,7 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
             "power cut" => short.push(on_all_harts.part(name, Boots::power_cut)),
             POWER_CUTS_OF_A_VOLUME => short.push(on_all_harts.part(name, Boots::volume_cuts)),
             RANDOM_CUTS => short.push(on_all_harts.part(name, Boots::random_cuts)),
-            ROOT_ON_A_DISK => {
-                for harts in arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]) {
-                    let boots = boots(chosen_machine(arguments, Some(harts)));
-                    short.push(boots.part(name, Boots::root_on_a_disk));
-                }
-            }
-            ROOT_BEHIND_PCI => {
-                // Functions interrupt by messages on one machine, by wires on the other.
-                for (machine, harts) in [(Variant::Aia, 4), (Variant::Plic, 1)] {
-                    let is_meant = arguments.machine.is_none_or(|meant| meant == machine)
-                        && arguments.harts.is_none_or(|meant| meant == harts);
-                    if is_meant {
-                        let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
-                        short.push(boots(machine).part(name, Boots::root_behind_pci));
-                    }
-                }
-            }
+            ROOT_ON_A_DISK | ROOT_BEHIND_PCI => short.extend(roots(boots, arguments, name)),
             "restart" => short.push(on_all_harts.part(name, Boots::restart)),
             "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
@@ -670,6 +654,24 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
     short.iter_mut().for_each(|part| part.load = Load::One);
     parts.extend(short);
     Ok(parts)
+}
+
+/// Returns the runs of a part whose root is on a disk.
+fn roots<'a>(boots: impl Fn(cli::Machine) -> Boots<'a>, arguments: &cli::Test, name: &str) -> Vec<Part<'a>> {
+    if name == ROOT_ON_A_DISK {
+        let harts = arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]);
+        let run = |harts| boots(chosen_machine(arguments, Some(harts))).part(name, Boots::root_on_a_disk);
+        return harts.into_iter().map(run).collect();
+    }
+    // Functions interrupt by messages on one machine, by wires on the other.
+    let is_meant = |(machine, harts): &(Variant, u8)| {
+        arguments.machine.is_none_or(|meant| meant == *machine) && arguments.harts.is_none_or(|meant| meant == *harts)
+    };
+    let run = |(machine, harts)| {
+        let machine = cli::Machine { machine: Some(machine), ..chosen_machine(arguments, Some(harts)) };
+        boots(machine).part(name, Boots::root_behind_pci)
+    };
+    [(Variant::Aia, 4), (Variant::Plic, 1)].into_iter().filter(is_meant).map(run).collect()
 }
 
 /// Returns whether a part has what it needs; otherwise a line says so, or it is an error if the part was asked for.

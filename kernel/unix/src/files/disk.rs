@@ -30,7 +30,7 @@ use virtio::{Acknowledger, Disk as Driver, Kind, Request, RequestError, SECTOR, 
 use waiters::Waiters;
 
 use crate::files::file::Attempt;
-use crate::machine::virtio::{Line, VirtioDevice, devices};
+use crate::machine::virtio::{InterruptLine, VirtioDevice, devices};
 use crate::network::wire::DmaBuffer;
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::executor::{self, Attendant};
@@ -204,7 +204,7 @@ pub(crate) fn start(platform: &'static Platform) {
     let most_pages = memory::frames::total_frames() / SHARE / found.len().max(1);
     let (mut disks, mut lines) = (Vec::new(), Vec::new());
     for VirtioDevice { transport, line, place } in found.into_iter().take(MOST_DISKS) {
-        if matches!(line, Line::None) {
+        if matches!(line, InterruptLine::None) {
             println!("disk: {place} has no interrupt");
             continue;
         }

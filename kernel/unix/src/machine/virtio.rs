@@ -11,12 +11,12 @@ use virtio::{Kind, Transport};
 /// A device that no driver has yet.
 pub(crate) struct VirtioDevice {
     pub(crate) transport: Transport<Mapped>,
-    pub(crate) line: Line,
-    pub(crate) place: Place,
+    pub(crate) line: InterruptLine,
+    pub(crate) place: DevicePlace,
 }
 
 /// The way in which a device interrupts.
-pub(crate) enum Line {
+pub(crate) enum InterruptLine {
     /// By a wire of its own.
     Wire(Interrupt),
     /// By a wire that others have too.
@@ -27,30 +27,32 @@ pub(crate) enum Line {
     None,
 }
 
-impl Line {
+impl InterruptLine {
     /// Has a handler called at each interrupt of the device.
     pub(crate) fn register(self, handler: InterruptHandler, data: usize) -> Result<(), RegisterError> {
         match self {
-            Line::Wire(interrupt) => platform::register_interrupt(interrupt, handler, data),
-            Line::SharedWire(interrupt) => platform::register_shared_interrupt(interrupt, handler, data),
-            Line::Message(messages) => platform::register_message(messages, handler, data),
-            Line::None => Err(RegisterError::NoSuchSource),
+            InterruptLine::Wire(interrupt) => platform::register_interrupt(interrupt, handler, data),
+            InterruptLine::SharedWire(interrupt) => platform::register_shared_interrupt(interrupt, handler, data),
+            InterruptLine::Message(messages) => platform::register_message(messages, handler, data),
+            InterruptLine::None => Err(RegisterError::NoSuchSource),
         }
     }
 }
 
 /// The place of a device, for people.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum DevicePlace {
     Address(u64),
     Function(u8, u8, u8),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DevicePlace {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Address(address) => write!(formatter, "the device at {address:#x}"),
-            Place::Function(bus, device, function) => write!(formatter, "the device {bus:02x}:{device:02x}.{function}"),
+            DevicePlace::Address(address) => write!(formatter, "the device at {address:#x}"),
+            DevicePlace::Function(bus, device, function) => {
+                write!(formatter, "the device {bus:02x}:{device:02x}.{function}")
+            }
         }
     }
 }
@@ -61,8 +63,8 @@ pub(crate) fn devices(platform: &'static Platform, kind: Kind) -> Vec<VirtioDevi
     let blocks = platform.virtio.iter().rev().filter_map(|device| {
         let registers = Mapped::new((device.address, device.length))?;
         let transport = Transport::probe(registers).ok().filter(|transport| transport.kind() == kind)?;
-        let line = device.interrupt.map_or(Line::None, Line::Wire);
-        Some(VirtioDevice { transport, line, place: Place::Address(device.address) })
+        let line = device.interrupt.map_or(InterruptLine::None, InterruptLine::Wire);
+        Some(VirtioDevice { transport, line, place: DevicePlace::Address(device.address) })
     });
     blocks.chain(functions(platform).filter_map(|(function, wire)| of_function(function, *wire, kind))).collect()
 }
@@ -88,7 +90,7 @@ fn functions(platform: &'static Platform) -> impl Iterator<Item = &'static Conne
 
 fn of_function(function: &Function<Mapped>, wire: Option<Interrupt>, kind: Kind) -> Option<VirtioDevice> {
     let (bus, device, number) = function.place();
-    let place = Place::Function(bus, device, number);
+    let place = DevicePlace::Function(bus, device, number);
     if virtio::kind_of_function(function) != Some(kind) {
         return None;
     }
@@ -96,9 +98,9 @@ fn of_function(function: &Function<Mapped>, wire: Option<Interrupt>, kind: Kind)
     match Transport::of_function(function, messages.is_some(), Mapped::new) {
         Ok(transport) => {
             let line = match (messages, wire) {
-                (Some(messages), _) => Line::Message(messages),
-                (None, Some(wire)) => Line::SharedWire(wire),
-                (None, None) => Line::None,
+                (Some(messages), _) => InterruptLine::Message(messages),
+                (None, Some(wire)) => InterruptLine::SharedWire(wire),
+                (None, None) => InterruptLine::None,
             };
             Some(VirtioDevice { transport, line, place })
         }

@@ -10,7 +10,7 @@ use platform::{Mapped, Platform, println};
 use spin::Once;
 use virtio::{Acknowledger, Kind, Network};
 
-use crate::machine::virtio::{Line, Place, VirtioDevice, devices};
+use crate::machine::virtio::{DevicePlace, InterruptLine, VirtioDevice, devices};
 use crate::observing::latency;
 
 /// Physically contiguous memory for a device, given back when the driver goes.
@@ -105,7 +105,7 @@ fn serve(_: usize) {
 }
 
 /// Has a device's interrupt served; returns whether there is one.
-fn connect(place: Place, line: Line, interrupt: DeviceInterrupt) -> bool {
+fn connect(place: DevicePlace, line: InterruptLine, interrupt: DeviceInterrupt) -> bool {
     DEVICE_INTERRUPT.call_once(|| interrupt);
     let is_connected = line.register(serve, 0).is_ok();
     if !is_connected {
@@ -132,13 +132,13 @@ fn start_card(device: VirtioDevice) -> Option<NetworkLink> {
 fn start_gem(ethernet: &platform::Ethernet) -> Option<NetworkLink> {
     let device = &ethernet.device;
     let registers = Mapped::new((device.address, device.length)).filter(|_| device.length >= gem::LENGTH)?;
-    let place = Place::Address(device.address);
+    let place = DevicePlace::Address(device.address);
     match Gem::new(registers, ethernet.address, DmaBuffer::allocate) {
         Ok(gem) => {
             if gem.is_up() == Some(false) {
                 println!("network: the line of {place} is down");
             }
-            let line = device.interrupt.map_or(Line::None, Line::Wire);
+            let line = device.interrupt.map_or(InterruptLine::None, InterruptLine::Wire);
             connect(place, line, DeviceInterrupt::Gem(gem.cause_reader())).then_some(NetworkLink::Gem(gem))
         }
         Err(error) => {
