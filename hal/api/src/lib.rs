@@ -61,6 +61,15 @@ pub trait Machine {
     /// floating-point registers of the context are read, copied or changed.
     fn keep_floating_point(context: &mut UserContext);
 
+    /// Runs user code as [`enter_user`](Machine::enter_user), and keeps its floating-point registers.
+    #[must_use]
+    #[inline(always)]
+    fn enter_user_and_keep(context: &mut UserContext) -> Trap {
+        let trap = Self::enter_user(context);
+        Self::keep_floating_point(context);
+        trap
+    }
+
     /// Invalidates translations, on this hart or on others; returns when all of these harts are done.
     fn flush_tlb(flush: Flush);
 

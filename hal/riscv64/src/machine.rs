@@ -236,7 +236,12 @@ impl Machine for Riscv64 {
 
     #[inline(always)]
     fn enter_user(context: &mut UserContext) -> Trap {
-        trap::enter_user(context)
+        trap::enter_user::<false>(context)
+    }
+
+    #[inline(always)]
+    fn enter_user_and_keep(context: &mut UserContext) -> Trap {
+        trap::enter_user::<true>(context)
     }
 
     #[inline(always)]

@@ -179,14 +179,18 @@ mod cause {
 /// Runs user code until something happens; see [`Machine::enter_user`](hal_api::Machine::enter_user).
 ///
 /// Inlined into the kernel's loop, because it is called so often; it contains only the path of an ordinary system call.
+/// With `KEEPS` the floating-point registers are kept at once, while the context is at hand anyway.
 #[inline(always)]
-pub fn enter_user(context: &mut UserContext) -> Trap {
+pub fn enter_user<const KEEPS: bool>(context: &mut UserContext) -> Trap {
     loop {
         // Both are 0 for programs that have not used the unit.
         if context.token() != hart::this().unit.load(Relaxed) {
             switch_unit(context.token());
         }
         let cause = visit(context);
+        if KEEPS {
+            keep_floating_point(context);
+        }
         if cause & !cause::VIRTUALISED_CALL_BIT == cause::USER_CALL {
             context.pc += 4;
             return Trap::SystemCall;

@@ -129,19 +129,12 @@ const _: () = {
     assert!(offset_of!(UserContext, x) == 8);
 };
 
-/// Runs a program until it traps. The context is complete then: once other harts can reach the thread they may run it.
-#[inline(always)]
-fn enter_completely<M: Machine>(context: &mut UserContext) -> Trap {
-    let trap = M::enter_user(context);
-    M::keep_floating_point(context);
-    trap
-}
-
 /// Runs a thread until it traps. The thread's address space is active, and this hart does not hold the kernel's lock.
 #[inline(always)]
 pub fn enter<M: Machine>(thread: Ref<Tcb>) -> Trap {
+    // The context is complete after that: once other harts can reach the thread they may run it.
     // SAFETY: RUNNING-CONTEXT: until the trap the registers belong to this hart alone, which is in this function.
-    enter_completely::<M>(unsafe { &mut *thread.context.as_ptr() })
+    M::enter_user_and_keep(unsafe { &mut *thread.context.as_ptr() })
 }
 
 /// Loads the supervisor registers of a virtualised thread, which has a guest interrupt file of the hart or none (0).
@@ -157,7 +150,7 @@ pub fn prepare_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) {
 pub fn enter_virtualised<M: Virtualisation>(thread: Ref<Tcb>, file: usize) -> Trap {
     // SAFETY: as in `enter`; the supervisor registers are complete again when this returns.
     let context = unsafe { &mut *thread.context.as_ptr() };
-    let trap = enter_completely::<M>(context);
+    let trap = M::enter_user_and_keep(context);
     M::keep_supervisor(context, file);
     trap
 }
@@ -181,7 +174,7 @@ pub fn arm<M: UserLevel>(thread: Ref<Tcb>, slot: Option<u16>, first_frame: u64) 
 #[inline(always)]
 pub fn enter_armed<M: UserLevel>(thread: Ref<Tcb>) -> Trap {
     // SAFETY: as in `enter`.
-    enter_completely::<M>(unsafe { &mut *thread.context.as_ptr() })
+    M::enter_user_and_keep(unsafe { &mut *thread.context.as_ptr() })
 }
 
 /// Saves the registers of the armed thread that ran last on this hart, which still has them.
