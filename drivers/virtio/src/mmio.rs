@@ -86,9 +86,6 @@ impl<R: Registers> Place for Mmio<R> {
     fn agree(&self, half: u32, features: u32) {
         self.registers.write32(register::DRIVER_FEATURES_SELECT, half);
         self.registers.write32(register::DRIVER_FEATURES, features);
-        if self.is_legacy() {
-            self.registers.write32(register::LEGACY_PAGE_SIZE, PAGE as u32);
-        }
     }
 
     fn status(&self) -> u32 {
@@ -111,6 +108,7 @@ impl<R: Registers> Place for Mmio<R> {
             Version::Legacy => {
                 // The device finds the other parts by itself: they follow in a fixed layout.
                 let page = u32::try_from(parts.descriptors / PAGE as u64).map_err(|_| Error::Unsupported)?;
+                self.registers.write32(register::LEGACY_PAGE_SIZE, PAGE as u32);
                 self.registers.write32(register::LEGACY_QUEUE_ALIGN, PAGE as u32);
                 self.registers.write32(register::LEGACY_QUEUE_PAGE, page);
             }

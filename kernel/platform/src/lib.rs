@@ -74,10 +74,11 @@ impl Deref for Platform {
 impl Platform {
     /// Says what the kernel works around.
     fn tell_errata() {
-        if machine::errata().flushes_leave_pages {
+        let errata = machine::errata();
+        if errata.flushes_leave_pages {
             println!("processor: SiFive's erratum CIP-1200: all translations of a hart are invalidated for one page");
         }
-        if machine::errata().fetch_faults_lack_sign {
+        if errata.fetch_faults_lack_sign {
             println!("processor: SiFive's erratum CIP-453: addresses of failed fetches are mended");
         }
     }

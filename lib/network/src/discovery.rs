@@ -11,7 +11,7 @@ use smoltcp::wire::{Icmpv6Packet, Ipv6Packet};
 use crate::groups::Report;
 
 pub(crate) const ETHERNET_HEADER: usize = 14;
-const IP_HEADER: usize = 40;
+pub(crate) const IP_HEADER: usize = 40;
 const PROTOCOL_ICMP: u8 = 58;
 
 const ROUTER_SOLICITATION: u8 = 133;

@@ -12,7 +12,7 @@ use smoltcp::phy::TxToken;
 use smoltcp::time::Duration;
 use smoltcp::wire::Icmpv6Packet;
 
-use crate::discovery::{ETHERNET_HEADER, hardware_of_group};
+use crate::discovery::{ETHERNET_HEADER, IP_HEADER, hardware_of_group};
 
 /// Kind of a router's question which groups there are.
 pub(crate) const QUERY: u8 = 130;
@@ -27,7 +27,6 @@ const LONGEST_DELAY: Duration = Duration::from_secs(10);
 
 /// The header before the message: the message follows, in it all routers on the way are told of MLD (RFC 2711).
 const BEFORE: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
-const IP_HEADER: usize = 40;
 const RECORD: usize = 20;
 /// Kinds of records: all is received from now on, or still.
 const JOINS: u8 = 4;

@@ -15,8 +15,7 @@ use crate::{Descriptor, Errno, Result, call};
 ///
 /// `EAFNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL`, `EMFILE`, `ENOMEM`.
 pub fn socket(kind: u32) -> Result<Descriptor> {
-    // SAFETY: the call has no pointers.
-    unsafe { call!(Socket, AF_INET, kind, 0) }.map(Descriptor::from_result)
+    socket_of(AF_INET, kind)
 }
 
 /// Creates a socket for addresses of this one's version of IP. One of IPv6 is for both versions, unless it has the
@@ -26,9 +25,7 @@ pub fn socket(kind: u32) -> Result<Descriptor> {
 ///
 /// As [`socket`].
 pub fn socket_for(address: SocketAddr, kind: u32) -> Result<Descriptor> {
-    let family = if address.is_ipv4() { AF_INET } else { AF_INET6 };
-    // SAFETY: the call has no pointers.
-    unsafe { call!(Socket, family, kind, 0) }.map(Descriptor::from_result)
+    socket_of(if address.is_ipv4() { AF_INET } else { AF_INET6 }, kind)
 }
 
 /// The address of a local socket, as it lies in memory (`struct sockaddr_un`).
@@ -67,8 +64,12 @@ impl LocalAddress {
 /// `ESOCKTNOSUPPORT` for other kinds, `EMFILE`, `ENOMEM`.
 #[doc(alias = "AF_UNIX")]
 pub fn local_socket(kind: u32) -> Result<Descriptor> {
+    socket_of(AF_UNIX, kind)
+}
+
+fn socket_of(family: u16, kind: u32) -> Result<Descriptor> {
     // SAFETY: the call has no pointers.
-    unsafe { call!(Socket, AF_UNIX, kind, 0) }.map(Descriptor::from_result)
+    unsafe { call!(Socket, family, kind, 0) }.map(Descriptor::from_result)
 }
 
 /// Gives a local socket its name. The file of a path is made, and stays when the socket is closed.

@@ -840,11 +840,12 @@ mod tests {
             assert_eq!(control(program, process_control::SET_NAME, name), Ok(0));
             assert_eq!(control(program, process_control::GET_NAME, place), Ok(0));
             assert_eq!(program.read(place, 16), b"a/name that is \0");
-            for (option, second) in
-                [(99, 0), (process_control::SET_NO_NEW_PRIVS, 0), (process_control::SET_DUMPABLE, 2)]
-                    .into_iter()
-                    .chain([(process_control::SET_KEEPCAPS, 2)])
-            {
+            for (option, second) in [
+                (99, 0),
+                (process_control::SET_NO_NEW_PRIVS, 0),
+                (process_control::SET_DUMPABLE, 2),
+                (process_control::SET_KEEPCAPS, 2),
+            ] {
                 assert_eq!(control(program, option, second), Err(Errno::EINVAL), "{option}");
             }
             assert_eq!(control(program, process_control::GET_NO_NEW_PRIVS, 0), Ok(0));
