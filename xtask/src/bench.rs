@@ -27,6 +27,7 @@ use crate::children::{self, Ending};
 use crate::cli;
 use crate::context::{Context, Need, command_line};
 use crate::cycles;
+use crate::emulator;
 use crate::experiments;
 use crate::fairness;
 use crate::figures::{figure, table};
@@ -386,13 +387,18 @@ pub fn in_the_machine(
     machine: Option<Variant>,
     user_interrupts: Option<cli::UserInterrupts>,
 ) -> Result<(Vec<String>, String)> {
-    let (toolchain, products) = context.build(Need::Boot)?;
+    let (mut toolchain, products) = context.build(Need::Boot)?;
     if !products.programs.iter().any(|program| program == PROGRAM) {
         bail!("the workspace has no program `{PROGRAM}`");
     }
+    let (qemu, mut of_benchmarks) = (toolchain.qemu.clone(), None);
     let mut lines = Vec::new();
     let mut machines = Vec::new();
     for &(parts, harts, clock) in boots(name) {
+        toolchain.qemu = match clock {
+            Clock::Host => of_benchmarks.get_or_insert_with(|| emulator::of_benchmarks(context, &qemu)).clone(),
+            Clock::Instructions | Clock::SlowInstructions => qemu.clone(),
+        };
         let machine = cli::Machine { harts: Some(harts), memory: None, machine, user_interrupts };
         let mut words = vec![name.name()];
         words.extend(parts.iter().map(ToString::to_string));
@@ -403,14 +409,7 @@ pub fn in_the_machine(
         let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
         lines.extend(collect(&mut guest, &activity)?);
         activity.clear();
-        let counted = match clock {
-            Clock::Instructions => ", -icount shift=0",
-            Clock::SlowInstructions => ", -icount shift=3",
-            Clock::Host => "",
-        };
-        let plural = if harts == 1 { "" } else { "s" };
-        let part = format!("{} {}, {harts} hart{plural}", context.board.name, configuration.machine);
-        machines.push(format!("{part}, {}{counted}", toolchain.qemu_version()));
+        machines.push(toolchain.describe(&context.board, &configuration));
     }
     Ok((lines, machines.join("; ")))
 }

@@ -70,14 +70,7 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
         let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
         lines.extend(named(name, clock, &collect(&mut guest, &activity)?)?);
         activity.clear();
-        let counted = if clock == Clock::Instructions { ", -icount shift=0" } else { "" };
-        let plural = if harts == 1 { "" } else { "s" };
-        let board = &context.board.name;
-        machines.push(format!(
-            "{board} {}, {harts} hart{plural}, {}{counted}",
-            configuration.machine,
-            toolchain.qemu_version()
-        ));
+        machines.push(toolchain.describe(&context.board, &configuration));
     }
     Ok((lines, machines.join("; ")))
 }

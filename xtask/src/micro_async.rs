@@ -79,6 +79,7 @@ const PAPERS: [Cited; 3] = [
 pub fn measure(context: &Context, machine: Option<Variant>) -> Result<(Vec<String>, String)> {
     let variant = machine.unwrap_or(context.board.defaults.machine);
     let mut all = Vec::new();
+    let mut machines = Vec::new();
     for (harts, clock) in BOOTS {
         let kind = if harts == 1 { Harts::One } else { Harts::Several };
         let (mut toolchain, mut products) = context.build_microkernel(Variation::new(kind))?;
@@ -94,6 +95,7 @@ pub fn measure(context: &Context, machine: Option<Variant>) -> Result<(Vec<Strin
         let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
         let lines = collect(&mut guest, &activity)?;
         activity.clear();
+        machines.push(toolchain.describe(&context.board, &configuration));
         for line in lines {
             let line = serde_json::from_str(&line).with_context(|| format!("this is no series: {line}"))?;
             if let Line::Series(mut series) = line {
@@ -123,8 +125,7 @@ pub fn measure(context: &Context, machine: Option<Variant>) -> Result<(Vec<Strin
     for series in all.into_iter().chain(papers) {
         lines.push(serde_json::to_string(&series)?);
     }
-    let board = &context.board.name;
-    Ok((lines, format!("{board} {variant}, 1 and 4 harts by the host's time, 1 hart with -icount shift=0")))
+    Ok((lines, machines.join("; ")))
 }
 
 /// Returns the figures that have goals. The last is the least quotient of our gain and the papers', over all points of

@@ -87,9 +87,7 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     lines.extend(SEL4.iter().map(|(id, value)| {
         serde_json::json!({ "id": format!("sel4-{id}"), "value": value, "unit": "instructions" }).to_string()
     }));
-    let machine =
-        format!("{} {}, 1 hart, {}, -icount shift=0", context.board.name, Variant::Plic, toolchain.qemu_version());
-    Ok((lines, machine))
+    Ok((lines, toolchain.describe(&context.board, &configuration)))
 }
 
 #[cfg(test)]

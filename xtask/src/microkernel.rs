@@ -75,7 +75,7 @@ pub const GOALS: &[Goal] = &{
 pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
     let (toolchain, mut products) = context.build_microkernel(Variation::new(Harts::One))?;
     products.initramfs = context.workspace.products().join(PROGRAM);
-    let on = |variant, log: &str| {
+    let on = |variant, log: &str| -> Result<_> {
         let machine = cli::Machine { harts: Some(1), memory: None, machine: Some(variant), user_interrupts: None };
         let mut configuration = context.configuration(&products, &machine, String::new());
         configuration.clock = Clock::Instructions;
@@ -84,12 +84,13 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
         let mut guest = Guest::start(&toolchain.qemu, &context.board, &configuration, &log, Echo::LogOnly)?;
         let lines = collect(&mut guest, &activity);
         activity.clear();
-        lines
+        Ok((lines?, toolchain.describe(&context.board, &configuration)))
     };
-    let mut lines = on(Variant::Plic, PROGRAM)?;
+    let (mut lines, mut machines) = on(Variant::Plic, PROGRAM)?;
     for (variant, end) in BACK_ENDS {
         if emulator::is_there(context, variant, &toolchain) {
-            let more = on(variant, &format!("{PROGRAM}-{variant}"))?;
+            let (more, machine) = on(variant, &format!("{PROGRAM}-{variant}"))?;
+            machines = format!("{machines}; {machine}");
             lines.extend(more.into_iter().filter(|line| line.contains(end)));
         }
     }
@@ -107,9 +108,7 @@ pub fn measure(context: &Context) -> Result<(Vec<String>, String)> {
         sel4.chain(sizes)
             .map(|(id, value, unit)| serde_json::json!({ "id": id, "value": value, "unit": unit }).to_string()),
     );
-    let machine =
-        format!("{} {}, 1 hart, {}, -icount shift=0", context.board.name, Variant::Plic, toolchain.qemu_version());
-    Ok((lines, machine))
+    Ok((lines, machines))
 }
 
 /// Returns the bytes of instructions and constants in a kernel's file, and the memory of its writable data.

@@ -333,15 +333,19 @@ impl ReportPage {
     }
 }
 
-/// Returns the commit that is checked out, with a mark if files have been changed since.
+/// Returns the commit that is checked out, with a mark if files have been changed since. Results that were recorded are
+/// no change: one follows the other.
 pub fn commit(root: &std::path::Path) -> String {
-    let limit = Duration::from_secs(20);
-    let mut command = crate::children::command("git");
-    command.current_dir(root).args(["describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]);
-    match crate::children::output(&mut command, crate::children::Ending::Kill, limit) {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_string(),
-        _ => "unknown".into(),
-    }
+    let git = |arguments: &[&str]| {
+        let mut command = crate::children::command("git");
+        command.current_dir(root).args(arguments);
+        let output = crate::children::output(&mut command, crate::children::Ending::Kill, Duration::from_secs(20));
+        let output = output.ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".into() };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)bench/results"]);
+    if changed.is_none_or(|files| !files.is_empty()) { commit + "+" } else { commit }
 }
 
 /// A page as a demonstration makes it, with values of no machine.

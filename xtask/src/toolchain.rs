@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::board::{Board, Clock, Configuration};
 use crate::children::{self, Ending};
 use crate::progress::Progress;
 use crate::workspace::TARGET;
@@ -415,6 +416,18 @@ impl Toolchain {
         let said = version_of(&self.qemu).unwrap_or_default();
         let line = said.lines().next().unwrap_or("QEMU");
         line.split(" (").next().unwrap_or(line).replace("emulator version ", "")
+    }
+
+    /// Returns what stands beside a machine's results: board, interrupt controller, harts, QEMU, and clock.
+    pub fn describe(&self, board: &Board, configuration: &Configuration) -> String {
+        let Configuration { machine, harts, clock, .. } = configuration;
+        let plural = if *harts == 1 { "" } else { "s" };
+        let clock = match clock {
+            Clock::Host => "",
+            Clock::Instructions => ", -icount shift=0",
+            Clock::SlowInstructions => ", -icount shift=3",
+        };
+        format!("{} {machine}, {harts} hart{plural}, {}{clock}", board.name, self.qemu_version())
     }
 
     /// Returns a linker for the target that takes the arguments of `ld.lld`.
