@@ -16,6 +16,8 @@ const FUNCTION: usize = 4096;
 pub const BUS: u64 = 256 * FUNCTION as u64;
 /// Number of a function's address registers.
 pub const REGIONS: usize = 6;
+/// Number of a bridge's address registers.
+const REGIONS_OF_BRIDGE: usize = 2;
 /// Most bridges between the host and a function.
 const MOST_BRIDGES: usize = 8;
 /// Most capabilities that a function's first 256 bytes can hold.
@@ -130,46 +132,34 @@ type Behind = Option<(u8, u8)>;
 
 impl<R: Registers + Clone> Enumeration<'_, R> {
     fn walk(&mut self, bus: usize, bridges: usize, behind: Behind) {
-        for device in 0..32u8 {
-            let mut count = 1;
-            let mut number = 0;
-            while number < count {
-                let mut function = Function {
-                    registers: self.registers.clone(),
-                    place: (bus as u8, device, number),
-                    wire: None,
-                    regions: [None; REGIONS],
-                };
-                if function.exists() {
-                    let header = function.read(register::HEADER) >> 16;
-                    if number == 0 && header & 0x80 != 0 {
-                        count = 8;
-                    }
-                    match header & 0x7f {
-                        0 => {
-                            function.wire = function.pin().map(|pin| match behind {
-                                None => (device, pin),
-                                Some((first, sum)) => (first, (pin - 1 + device + sum) % 4 + 1),
-                            });
-                            function.assign(self.window);
-                            (self.found)(function);
-                        }
-                        1 if bridges < MOST_BRIDGES => self.pass(&function, bridges, behind),
-                        _ => {}
-                    }
-                } else if number == 0 {
-                    break;
+        // Bridges that firmware has set up claim buses and memory that others are about to get.
+        for (function, kind) in Functions::of(self.registers, bus) {
+            if kind == BRIDGE {
+                function.write(register::BUSES, 0);
+                function.write(register::MEMORY, EMPTY_WINDOW);
+                function.write(register::PREFETCHED, EMPTY_WINDOW);
+            }
+        }
+        for (mut function, kind) in Functions::of(self.registers, bus) {
+            let device = function.place.1;
+            match kind {
+                DEVICE => {
+                    function.wire = function.pin().map(|pin| match behind {
+                        None => (device, pin),
+                        Some((first, sum)) => (first, (pin - 1 + device + sum) % 4 + 1),
+                    });
+                    function.assign(self.window, REGIONS);
+                    (self.found)(function);
                 }
-                number += 1;
+                BRIDGE if bridges < MOST_BRIDGES => self.pass(function, bridges, behind),
+                _ => {}
             }
         }
     }
 
     /// Gives a bridge a bus and a window, and walks the bus.
-    fn pass(&mut self, bridge: &Function<R>, bridges: usize, behind: Behind) {
+    fn pass(&mut self, mut bridge: Function<R>, bridges: usize, behind: Behind) {
         let (primary, device) = (bridge.place.0, bridge.place.1);
-        bridge.write(register::MEMORY, EMPTY_WINDOW);
-        bridge.write(register::PREFETCHED, EMPTY_WINDOW);
         if self.next_bus > self.last {
             return;
         }
@@ -177,6 +167,7 @@ impl<R: Registers + Clone> Enumeration<'_, R> {
         self.next_bus += 1;
         let buses = |last: usize| u32::from(primary) | (secondary as u32) << 8 | (last as u32) << 16;
         bridge.write(register::BUSES, buses(self.last));
+        bridge.assign(self.window, REGIONS_OF_BRIDGE);
         self.window.align();
         let start = self.window.next;
         let behind = behind.map_or((device, 0), |(first, sum)| (first, (sum + device) % 4));
@@ -188,6 +179,47 @@ impl<R: Registers + Clone> Enumeration<'_, R> {
             bridge.write(register::MEMORY, (start >> 16) as u32 & 0xfff0 | (end - 1) as u32 & 0xfff0_0000);
         }
         bridge.enable(true);
+    }
+}
+
+/// The functions of a bus, each with the kind of its configuration.
+struct Functions<'a, R> {
+    registers: &'a R,
+    bus: u8,
+    /// The next function to look at: its device, and its number there.
+    next: (u8, u8),
+    /// Number of functions that the device may have.
+    count: u8,
+}
+
+/// Kinds of configurations.
+const DEVICE: u32 = 0;
+const BRIDGE: u32 = 1;
+
+impl<'a, R> Functions<'a, R> {
+    fn of(registers: &'a R, bus: usize) -> Functions<'a, R> {
+        Functions { registers, bus: bus as u8, next: (0, 0), count: 1 }
+    }
+}
+
+impl<R: Registers + Clone> Iterator for Functions<'_, R> {
+    type Item = (Function<R>, u32);
+
+    fn next(&mut self) -> Option<(Function<R>, u32)> {
+        while self.next.0 < 32 {
+            let (device, number) = self.next;
+            let (registers, place) = (self.registers.clone(), (self.bus, device, number));
+            let function = Function { registers, place, wire: None, regions: [None; REGIONS] };
+            let header = function.exists().then(|| function.read(register::HEADER) >> 16);
+            if number == 0 {
+                self.count = if header.is_some_and(|header| header & 0x80 != 0) { 8 } else { 1 };
+            }
+            self.next = if number + 1 < self.count { (device, number + 1) } else { (device + 1, 0) };
+            if let Some(header) = header {
+                return Some((function, header & 0x7f));
+            }
+        }
+        None
     }
 }
 
@@ -271,19 +303,21 @@ impl<R: Registers> Function<R> {
         self.write(register::COMMAND, old | command::MEMORY | command::MASTER | wire);
     }
 
-    /// Gives all regions of memory addresses. Regions of other kinds, and those without room, have none.
-    fn assign(&mut self, window: &mut Window) {
-        let old = self.read(register::COMMAND) & !command::STATUS;
-        // A region that changes its address must not answer meanwhile.
-        self.write(register::COMMAND, old & !command::MEMORY);
+    /// Gives all regions of memory addresses, by this number of address registers. Regions of other kinds, and those
+    /// without room, have none.
+    fn assign(&mut self, window: &mut Window, registers: usize) {
+        let old = self.read(register::COMMAND) & !(command::STATUS | command::MEMORY | command::MASTER);
+        // A region that changes its address must not answer meanwhile; and a function that gets no driver must neither
+        // reach memory nor interrupt by a wire that others share.
+        self.write(register::COMMAND, old | command::NO_WIRE);
         let mut number = 0;
-        while number < REGIONS {
-            number += self.assign_region(number, window);
+        while number < registers {
+            number += self.assign_region(number, registers, window);
         }
     }
 
-    /// Gives the region of an address register an address; returns the number of registers that it takes.
-    fn assign_region(&mut self, number: usize, window: &mut Window) -> usize {
+    /// Gives the region of one of these address registers an address; returns the number of registers that it takes.
+    fn assign_region(&mut self, number: usize, registers: usize, window: &mut Window) -> usize {
         let place = register::REGION + 4 * number;
         let low = self.read(place);
         // Bit 0: ports.
@@ -291,7 +325,7 @@ impl<R: Registers> Function<R> {
             return 1;
         }
         // Bits 1 and 2: the address has 64 bits.
-        let is_long = low >> 1 & 3 == 2 && number + 1 < REGIONS;
+        let is_long = low >> 1 & 3 == 2 && number + 1 < registers;
         self.write(place, u32::MAX);
         let mut bits = u64::from(self.read(place) & !0xf) | 0xffff_ffff << 32;
         if is_long {
@@ -399,12 +433,11 @@ mod tests {
             words.insert(base + register::HEADER, header << 16);
             self.masks.insert(base + register::HEADER, 0);
             words.insert(base + register::PIN, 1 << 8);
-            if header & 0x7f == 0 {
-                for number in 0..REGIONS {
-                    let bits = regions.get(number).copied().unwrap_or(0);
-                    words.insert(base + register::REGION + 4 * number, bits & 0xf);
-                    self.masks.insert(base + register::REGION + 4 * number, bits & !0xf);
-                }
+            let count = [REGIONS, REGIONS_OF_BRIDGE].get(header as usize & 0x7f).copied().unwrap_or(0);
+            for number in 0..count {
+                let bits = regions.get(number).copied().unwrap_or(0);
+                words.insert(base + register::REGION + 4 * number, bits & 0xf);
+                self.masks.insert(base + register::REGION + 4 * number, bits & !0xf);
             }
         }
 
@@ -527,6 +560,34 @@ mod tests {
             (all[0].region(0), all[1].region(0)),
             (Some((physical, 4096)), Some((physical + GRANULE, 0x1_0000)))
         );
+    }
+
+    /// What firmware has set up is taken back before anything behind a bridge is looked at.
+    #[test]
+    fn bridges_forget_what_firmware_has_chosen() {
+        let mut host = Host::default();
+        // A bridge with registers of its own, to which firmware gave an address that is another's now.
+        host.function(1 << 3, 1, &[0xffff_f000]);
+        host.set(1 << 3, register::REGION, START as u32);
+        // Its neighbours: one that firmware has given bus 1, and one of a kind that is not known.
+        host.function(2 << 3, 1, &[]);
+        host.set(2 << 3, register::BUSES, 0x01_0100);
+        host.set(2 << 3, register::MEMORY, 0x4010_4000);
+        host.function(3 << 3, 2, &[]);
+        host.function(1 << 8, 0, &[0xffff_f000]);
+        // Firmware has used this function: it may reach memory, and interrupt by its wire.
+        host.set(1 << 8, register::COMMAND, command::MEMORY | command::MASTER);
+        let seen = RefCell::new(std::vec::Vec::new());
+        let configuration = &host;
+        enumerate(&configuration, 16, &mut window(), &mut |function| {
+            seen.borrow_mut().push((function.place(), host.word(2 << 3, register::BUSES)));
+        });
+        assert_eq!(*seen.borrow(), [((1, 0, 0), 0)], "the neighbour claims no bus meanwhile");
+        let own = u64::from(host.word(1 << 3, register::REGION));
+        assert_eq!(own, START, "its own registers have the first address");
+        assert_eq!(u64::from(host.word(1 << 8, register::REGION)), START + GRANULE);
+        assert_eq!(host.word(1 << 3, register::MEMORY), 0x4010_4010);
+        assert_eq!(host.word(1 << 8, register::COMMAND), command::NO_WIRE);
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
                 let (pending, free) = lists;
                 let most_parts = match features & block_feature::MOST_PARTS {
                     0 => MOST_PARTS,
-                    _ => read_u32(&transport, configuration::MOST_PARTS).clamp(1, MOST_PARTS as u32) as usize,
+                    _ => transport.configuration_word(configuration::MOST_PARTS).clamp(1, MOST_PARTS as u32) as usize,
                 };
                 transport.finish();
                 let mut disk = Disk {
@@ -447,12 +447,8 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
     }
 
     fn word(&self, offset: usize) -> u32 {
-        read_u32(&self.transport, offset)
+        self.transport.configuration_word(offset)
     }
-}
-
-fn read_u32<R: Registers>(transport: &Transport<R>, offset: usize) -> u32 {
-    u32::from_le_bytes([0, 1, 2, 3].map(|byte| transport.configuration(offset + byte)))
 }
 
 /// The table of a request's descriptors while it is written.

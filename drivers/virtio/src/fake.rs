@@ -508,7 +508,8 @@ impl State {
             0x60 => capability(4, 0x70),
             0x70 => capability(2, 0),
             0x44 | 0x54 | 0x64 | 0x74 => 4,
-            0x48 => 0,
+            // The place of the common registers.
+            0x48 => self.configuration.get(&0x48).copied().unwrap_or(0),
             0x58 => 0x1000,
             0x68 => 0x2000,
             0x78 => 0x3000,
@@ -533,6 +534,12 @@ impl State {
             6 => self.link,
             _ => panic!("a read of the configuration's byte {offset}"),
         }
+    }
+
+    /// Reads a word of the device's own configuration.
+    fn own_word(&self, offset: usize) -> u32 {
+        assert!(offset.is_multiple_of(4));
+        u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.own(offset + byte)))
     }
 
     /// Returns the message of a queue, or of the configuration.
@@ -599,6 +606,8 @@ impl Registers for Device {
     fn read32(&self, offset: usize) -> u32 {
         let state = self.0.borrow();
         match (self.1, offset) {
+            (Group::Block, 0x100..) => state.own_word(offset - 0x100),
+            (Group::Own, _) => state.own_word(offset),
             (Group::Block, _) => state.read(offset),
             (Group::Configuration, _) => state.configuration(offset),
             (Group::Common, 0x04) => state.read(0x010),

@@ -134,4 +134,8 @@ impl<R: Registers> Place for Mmio<R> {
     fn configuration(&self, offset: usize) -> u8 {
         self.registers.read8(register::CONFIGURATION + offset)
     }
+
+    fn configuration_word(&self, offset: usize) -> u32 {
+        self.registers.read32(register::CONFIGURATION + offset)
+    }
 }

@@ -72,7 +72,7 @@ pub(crate) struct Pci<R: Registers> {
 }
 
 impl<R: Registers> Pci<R> {
-    /// Finds the registers; `None` if one of the groups is absent, or lies outside of its region.
+    /// Finds the registers; `None` if one of the groups is absent, lies outside of its region, or is not aligned.
     pub(crate) fn find<C: Registers>(
         function: &Function<C>,
         has_messages: bool,
@@ -95,7 +95,12 @@ impl<R: Registers> Pci<R> {
         if common.1 < register::LENGTH || interrupts.1 < 1 {
             return None;
         }
+        // Their registers have up to 32 and 16 bits, each of which is read and written at once.
         let notifications = notifications?;
+        let is_apart = device.is_some_and(|device| !device.0.is_multiple_of(4));
+        if !common.0.is_multiple_of(4) || !notifications.0.is_multiple_of(2) || is_apart {
+            return None;
+        }
         function.enable(!has_messages);
         Some(Pci {
             common: window(common)?,
@@ -190,6 +195,13 @@ impl<R: Registers> Place for Pci<R> {
     fn configuration(&self, offset: usize) -> u8 {
         match &self.device {
             Some(device) if offset < self.device_length => device.read8(offset),
+            _ => 0,
+        }
+    }
+
+    fn configuration_word(&self, offset: usize) -> u32 {
+        match &self.device {
+            Some(device) if offset.saturating_add(4) <= self.device_length => device.read32(offset),
             _ => 0,
         }
     }

@@ -242,6 +242,16 @@ fn the_link_status_is_told() {
     assert_eq!(start(&quiet).link_status(), LinkStatus::Unknown);
 }
 
+/// A function chooses where its registers begin, and words of them are read at once.
+#[test]
+fn registers_that_are_not_aligned_are_no_device() {
+    for (start, is_usable) in [(0, true), (1, false), (2, false)] {
+        let device = Device::network(PCI, 0);
+        device.0.borrow_mut().configuration.insert(0x48, start);
+        assert_eq!(probe(&device).is_ok(), is_usable, "{start}");
+    }
+}
+
 #[test]
 fn random_bytes_are_given_out_once() {
     for version in [1, 2, PCI, PCI_WITH_MESSAGES] {

@@ -111,6 +111,9 @@ pub(crate) trait Place {
     fn is_legacy(&self) -> bool;
     /// Returns a byte of the device's own configuration.
     fn configuration(&self, offset: usize) -> u8;
+    /// Returns a word of the device's own configuration, whose offset is a multiple of 4. Devices of the standard need
+    /// not understand narrower reads of such a field (sections 4.1.3.1 and 4.2.2.2).
+    fn configuration_word(&self, offset: usize) -> u32;
 }
 
 enum Registry<R: Registers> {
@@ -302,6 +305,11 @@ impl<R: Registers> Transport<R> {
     /// Returns a byte of the device's configuration.
     pub(crate) fn configuration(&self, offset: usize) -> u8 {
         self.place().configuration(offset)
+    }
+
+    /// Returns a word of the device's configuration, whose offset is a multiple of 4.
+    pub(crate) fn configuration_word(&self, offset: usize) -> u32 {
+        self.place().configuration_word(offset)
     }
 }
 

@@ -76,8 +76,10 @@ impl Window {
     #[inline(always)]
     fn pointer<T>(&self, offset: usize) -> *mut T {
         assert!(
-            offset.is_multiple_of(size_of::<T>()) && offset < self.length && self.length - offset >= size_of::<T>(),
-            "device register {offset:#x} is outside its window"
+            (self.base + offset).is_multiple_of(size_of::<T>())
+                && offset < self.length
+                && self.length - offset >= size_of::<T>(),
+            "device register {offset:#x} is outside its window, or not aligned"
         );
         (self.base + offset) as *mut T
     }

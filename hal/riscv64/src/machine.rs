@@ -83,6 +83,7 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     trap::FETCH_FAULTS_LACK_SIGN.store(errata.fetch_faults_lack_sign, Relaxed);
     HAS_TIMER_REGISTER.store(configuration.has_timer_register && probe_timer_register(), Relaxed);
     MAXIMUM_ASID.store(probe_asid(), Relaxed);
+    trap::probe_floating_point();
     Riscv64::set_timer(u64::MAX);
     if let Some(address) = configuration.test_device {
         use_test_device(address);
@@ -90,7 +91,8 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether the harts invalidate all their translations where one page would do.
+/// Whether the harts invalidate all their translations wherever fewer would do: some processors keep translations that
+/// an instruction names by their page or their address space.
 static FLUSHES_LEAVE_PAGES: AtomicBool = AtomicBool::new(false);
 
 /// Returns the faults of this hart's processor, by the numbers that the firmware passes on. All harts that run the
@@ -476,6 +478,7 @@ unsafe fn set_root(root_ppn: u64, asid: u16) {
 
 #[inline(always)]
 fn flush_local(scope: Scope) {
+    let scope = as_it_works(scope);
     // SAFETY: invalidating translations is always allowed; the page table provides them again.
     unsafe {
         match scope {
@@ -487,6 +490,16 @@ fn flush_local(scope: Scope) {
             Scope::Range { start, length, asid } => flush_range(start, length, asid),
             Scope::Virtualised { start, length } => guest::flush(start, length),
         }
+    }
+}
+
+/// Returns the scope in which this machine invalidates translations of one that a kernel asks for.
+#[inline(always)]
+fn as_it_works(scope: Scope) -> Scope {
+    match scope {
+        Scope::All | Scope::Virtualised { .. } => scope,
+        _ if FLUSHES_LEAVE_PAGES.load(Relaxed) => Scope::All,
+        _ => scope,
     }
 }
 
@@ -504,17 +517,11 @@ fn flush_range(start: usize, length: usize, asid: u16) {
 #[inline(always)]
 fn flush_page(address: usize, asid: u16) {
     // SAFETY: as in `flush_local`.
-    unsafe {
-        if FLUSHES_LEAVE_PAGES.load(Relaxed) {
-            core::arch::asm!("sfence.vma", options(nostack));
-        } else {
-            core::arch::asm!("sfence.vma {}, {}", in(reg) address, in(reg) u64::from(asid), options(nostack));
-        }
-    }
+    unsafe { core::arch::asm!("sfence.vma {}, {}", in(reg) address, in(reg) u64::from(asid), options(nostack)) };
 }
 
 fn flush_remote(harts: HartSet, scope: Scope) {
-    let call = |mask| match scope {
+    let call = |mask| match as_it_works(scope) {
         Scope::All => sbi_rt::remote_sfence_vma(mask, 0, usize::MAX),
         Scope::AddressSpace { asid } => sbi_rt::remote_sfence_vma_asid(mask, 0, usize::MAX, asid.into()),
         Scope::Page { address, asid } => {

@@ -263,13 +263,29 @@ fn may_be_floating_point(bits: u32) -> bool {
     }
 }
 
+/// Whether the unit can be clean. On processors that know no such state it is dirty whenever it is on, also where its
+/// registers were saved.
+static KNOWS_CLEAN_UNIT: AtomicBool = AtomicBool::new(false);
+
+/// Finds out whether the unit can be clean. It is off before and afterwards.
+pub(crate) fn probe_floating_point() {
+    // SAFETY: no program has run yet, and no kernel uses the unit.
+    unsafe { set_csr!(csr::SSTATUS, STATUS_FS_CLEAN) };
+    let status = read_csr!(csr::SSTATUS);
+    // SAFETY: as above.
+    unsafe { clear_csr!(csr::SSTATUS, STATUS_FS) };
+    KNOWS_CLEAN_UNIT.store(status & STATUS_FS == STATUS_FS_CLEAN, Relaxed);
+}
+
 /// Turns the unit on for the program whose contents are in the registers, and off for every other.
 #[cold]
 #[inline(never)]
 fn switch_unit(token: u64) {
     let hart = hart::this();
     assert!(
-        hart.unit.load(Relaxed) == 0 || read_csr!(csr::SSTATUS) & STATUS_FS != STATUS_FS,
+        hart.unit.load(Relaxed) == 0
+            || read_csr!(csr::SSTATUS) & STATUS_FS != STATUS_FS
+            || !KNOWS_CLEAN_UNIT.load(Relaxed),
         "floating-point registers of another program were not kept"
     );
     if token != 0 && token == hart.token.load(Relaxed) {
@@ -337,7 +353,8 @@ pub(crate) static FETCH_FAULTS_LACK_SIGN: AtomicBool = AtomicBool::new(false);
 
 /// Returns the value of a failed fetch, with the sign of an address of 39 bits.
 fn address_of_fetch(value: u64) -> u64 {
-    if FETCH_FAULTS_LACK_SIGN.load(Relaxed) { ((value << 25) as i64 >> 25) as u64 } else { value }
+    // With a bit above the sign's it is no address of 39 bits, and stays none.
+    if FETCH_FAULTS_LACK_SIGN.load(Relaxed) && value >> 38 == 1 { value | !0 << 39 } else { value }
 }
 
 /// Converts a cause and its value into a [`Trap`].

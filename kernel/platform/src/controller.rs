@@ -192,9 +192,9 @@ impl InterruptController {
         }
     }
 
-    /// Completes a claimed source whose device was served, so that it may interrupt again. `route` is the hart that the
-    /// source is routed to now.
-    pub fn complete(&self, source: u32, hart: usize, route: Option<usize>) {
+    /// Completes a claimed source whose device was served, so that it may interrupt again, at once if its wire `is_level`
+    /// and still high. `route` is the hart that the source is routed to now.
+    pub fn complete(&self, source: u32, hart: usize, route: Option<usize>, is_level: bool) {
         match &self.kind {
             Kind::Plic(plic, lock) => {
                 let Some(position) = self.position(hart) else { return };
@@ -211,7 +211,8 @@ impl InterruptController {
             }
             Kind::Wires(_) => {}
             Kind::Messages(aplic, _) => {
-                if source <= self.sources {
+                // To a source of edges it would be one more edge.
+                if source <= self.sources && is_level {
                     aplic.retrigger(source);
                 }
             }

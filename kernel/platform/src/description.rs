@@ -672,6 +672,9 @@ fn test_device(registers: Option<(u64, u64)>) -> Option<u64> {
     registers.filter(|&(address, length)| length >= 4 && address.is_multiple_of(4)).map(|(address, _)| address)
 }
 
+/// Least bytes of a virtio device's block of registers: as many as emulators give it at least.
+const VIRTIO_BLOCK: u64 = 0x200;
+
 /// Collects devices.
 struct Devices<'d, 'a> {
     description: &'d mut Description<'a>,
@@ -691,7 +694,7 @@ impl<'a> Devices<'_, 'a> {
             };
             let mut is_refused = false;
             if is_compatible(node, "virtio,mmio") {
-                match self.device(node, registers, parent) {
+                match self.device(node, aligned(4, VIRTIO_BLOCK), parent) {
                     // With more than the list holds, the rest is left out.
                     Some(device) => _ = self.description.virtio.push(device),
                     None => is_refused = true,
@@ -705,7 +708,7 @@ impl<'a> Devices<'_, 'a> {
                     None => is_refused = true,
                 }
             } else if is_gem(node) {
-                match self.device(node, registers, parent) {
+                match self.device(node, aligned(4, 4), parent) {
                     Some(device) => {
                         let address = hardware_address(node);
                         let _ = self.description.ethernet.push(Ethernet { device, address });
@@ -745,7 +748,9 @@ impl<'a> Devices<'_, 'a> {
                 return None;
             }
         };
-        let device = self.device(node, registers, parent).filter(|device| device.length >= kind.length())?;
+        let alignment = if let UartKind::Ns16550 { shift } = kind { 1 << shift } else { 4 };
+        let is_whole = |device: &Device| device.length >= kind.length() && device.address.is_multiple_of(alignment);
+        let device = self.device(node, registers, parent).filter(is_whole)?;
         Some(Serial { device, kind })
     }
 

@@ -6,7 +6,8 @@
 //! therefore not register or remove its own source.
 //!
 //! A wire can be that of several functions of PCI, all of which are served then; messages of functions are sources
-//! without a wire.
+//! without a wire. A source that interrupts again and again, and is of no device that has asked, is switched off: while
+//! its level stays, the hart would come to nothing else.
 //!
 //! Sources are spread over the harts that have joined, in the order in which they were registered.
 
@@ -24,8 +25,9 @@ use crate::description::{Description, Interrupt, MAXIMUM_SOURCE};
 use crate::registers::Mapped;
 use crate::{Machine, machine};
 
-/// Serves an interrupt; the argument is the value that was registered with it.
-pub type InterruptHandler = fn(usize);
+/// Serves an interrupt, and returns whether its device had asked for that, or may have. The argument is the value that
+/// was registered with it.
+pub type InterruptHandler = fn(usize) -> bool;
 
 /// An interrupt could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,9 @@ pub enum RegisterError {
 /// Maximum number of interrupts served in one visit; a device that interrupts for ever must not keep the hart.
 const MAXIMUM_CLAIMS: usize = 64;
 
+/// Number of interrupts of a source, one after the other, for which no device has asked, that switch it off.
+const MOST_UNASKED: u32 = 1000;
+
 /// Most functions that share a wire.
 const MOST_SHARING: usize = 8;
 
@@ -49,6 +54,8 @@ struct SourceSlot {
     is_shared: bool,
     number: usize,
     hart: usize,
+    /// Number of interrupts for which no device has asked, since one had.
+    unasked: u32,
 }
 
 /// The way of an interrupt to the controller.
@@ -145,9 +152,10 @@ fn register(interrupt: Interrupt, is_shared: bool, handler: (InterruptHandler, u
     }
 }
 
-/// Returns whether functions of PCI can interrupt by messages here.
+/// Returns whether one more function of PCI can interrupt by messages here.
 pub fn has_messages() -> bool {
-    CONTROLLER.get().is_some_and(|controller| !controller.messages().is_empty())
+    let free = |source: u32| SLOTS.get(source as usize).is_some_and(|slot| slot.lock().is_none());
+    CONTROLLER.get().is_some_and(|controller| controller.messages().any(free))
 }
 
 /// Registers `handler`, to be called with `data` at each first message of a function's table, which is set and
@@ -176,7 +184,25 @@ impl SourceSlot {
         // There is room for one.
         let _ = handlers.push(handler);
         let number = REGISTERED.fetch_add(1, Ordering::Relaxed);
-        SourceSlot { handlers, source, path, is_shared, number, hart: usize::MAX }
+        SourceSlot { handlers, source, path, is_shared, number, hart: usize::MAX, unasked: 0 }
+    }
+
+    /// Calls the handlers; returns whether too many such interrupts were of no device.
+    fn serve(&mut self) -> bool {
+        let mut has_asked = false;
+        for (handler, data) in &self.handlers {
+            has_asked |= handler(*data);
+        }
+        self.unasked = if has_asked { 0 } else { self.unasked.saturating_add(1) };
+        self.unasked == MOST_UNASKED
+    }
+}
+
+/// Stops the interrupts of a source.
+fn switch_off(controller: &InterruptController, slot: &SourceSlot) {
+    match &slot.path {
+        Path::Wire(_) => controller.remove(slot.source, slot.hart),
+        Path::Message(messages) => messages.mask(0),
     }
 }
 
@@ -185,10 +211,8 @@ impl SourceSlot {
 pub fn remove_interrupt(source: u32) {
     let (Some(controller), Some(place)) = (CONTROLLER.get(), SLOTS.get(source as usize)) else { return };
     let mut place = place.lock();
-    let Some(slot) = place.take() else { return };
-    match slot.path {
-        Path::Wire(_) => controller.remove(source, slot.hart),
-        Path::Message(messages) => messages.mask(0),
+    if let Some(slot) = place.take() {
+        switch_off(controller, &slot);
     }
 }
 
@@ -226,14 +250,15 @@ pub fn poll() -> bool {
             Some(Claim::Interprocessor) => ipi = true,
             Some(Claim::Source(source)) => {
                 // The slot stays locked until the source is completed, so that its route does not change meanwhile.
-                let slot = SLOTS.get(source as usize).map(|slot| slot.lock());
-                let slot = slot.as_ref().and_then(|slot| slot.as_ref());
-                if let Some(slot) = slot {
-                    for (handler, data) in &slot.handlers {
-                        handler(*data);
-                    }
+                let mut slot = SLOTS.get(source as usize).map(|slot| slot.lock());
+                let mut slot = slot.as_mut().and_then(|slot| slot.as_mut());
+                let is_stuck = slot.as_mut().is_some_and(|slot| slot.serve());
+                let is_level = slot.as_ref().is_some_and(|slot| matches!(slot.path, Path::Wire(Trigger::HighLevel)));
+                controller.complete(source, hart, slot.as_ref().map(|slot| slot.hart), is_level);
+                if let (true, Some(slot)) = (is_stuck, slot) {
+                    switch_off(controller, slot);
+                    crate::println!("interrupts: source {source} is switched off: none of its devices asks for it");
                 }
-                controller.complete(source, hart, slot.map(|slot| slot.hart));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The whole crate on the fake machine: one test, because a machine is started once.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hal_api::{BootInformation, Machine as _};
 use hal_host::Simulation;
@@ -57,7 +57,7 @@ fn the_platform_on_the_fake_machine() {
     assert_eq!(plic.read32(10 * 4), 1);
     assert_eq!(plic.read32(0x2000 + 5 * 0x80), 1 << 10);
     let interrupt = platform.serial.unwrap().device.interrupt.unwrap();
-    assert_eq!(platform::register_interrupt(interrupt, |_| {}, 0), Err(RegisterError::Taken));
+    assert_eq!(platform::register_interrupt(interrupt, |_| true, 0), Err(RegisterError::Taken));
 
     // The listener is called when the device reports a byte.
     static TOLD: AtomicUsize = AtomicUsize::new(0);
@@ -74,6 +74,22 @@ fn the_platform_on_the_fake_machine() {
     assert_ne!(TOLD.load(Ordering::Relaxed), 0);
     assert!(platform::console_try_read(&mut buffer) > 0);
     assert_eq!(buffer[0], b'k');
+    simulation.set_external(0, false);
+
+    // A source whose level stays, and which no device has asked for, is switched off after a while; one that has is not.
+    let stuck = platform::Interrupt { source: 11, ..interrupt };
+    static HAS_ASKED: AtomicBool = AtomicBool::new(true);
+    platform::register_interrupt(stuck, |_| HAS_ASKED.load(Ordering::Relaxed), 0).unwrap();
+    plic.write32(CLAIM, 11);
+    simulation.set_external(0, true);
+    for (has_asked, priority) in [(true, 1), (false, 0)] {
+        HAS_ASKED.store(has_asked, Ordering::Relaxed);
+        assert_eq!(plic.read32(11 * 4), 1);
+        // At each visit as many as are served at once.
+        (0..20).for_each(|_| assert_eq!(platform::poll_interrupts(), platform::Pending::default()));
+        assert_eq!(plic.read32(11 * 4), priority);
+    }
+    platform::console_flush();
     simulation.set_external(0, false);
 
     // A stalled line: a program's output has a quarter of the ring's 4,096 bytes, and the listener is called when there

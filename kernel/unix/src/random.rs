@@ -225,7 +225,7 @@ fn start_device(platform: &'static Platform) -> Option<Tells> {
         match Entropy::new(transport, DmaBuffer::allocate) {
             Ok(entropy) => {
                 *DEVICE.lock() = Some(entropy);
-                return Some(match line.register(|_| _ = ask_device(), 0) {
+                return Some(match line.register(serve, 0) {
                     Ok(()) => Tells::ByInterrupts,
                     Err(_) => Tells::WhenAsked,
                 });
@@ -234,6 +234,12 @@ fn start_device(platform: &'static Platform) -> Option<Tells> {
         }
     }
     None
+}
+
+fn serve(_: usize) -> bool {
+    let has_asked = DEVICE.lock().as_mut().is_some_and(|entropy| entropy.acknowledge_interrupt().is_some());
+    ask_device();
+    has_asked
 }
 
 /// Result of reading the device.

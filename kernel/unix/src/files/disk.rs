@@ -236,13 +236,11 @@ pub(crate) fn start(platform: &'static Platform) {
     }
 }
 
-fn serve(number: usize) {
-    if let Some(disk) = all().get(number) {
-        if let Some(acknowledger) = &disk.acknowledger {
-            acknowledger.acknowledge();
-        }
-        disk.attendant.summon();
-    }
+fn serve(number: usize) -> bool {
+    let Some(disk) = all().get(number) else { return false };
+    let has_asked = disk.acknowledger.as_ref().is_none_or(|acknowledger| acknowledger.acknowledge().is_some());
+    disk.attendant.summon();
+    has_asked
 }
 
 /// Returns the disks, by their numbers.

@@ -4,6 +4,7 @@ use core::fmt;
 
 use alloc::vec::Vec;
 use drivers::pci::{Function, Messages};
+use heapless::Vec as FixedVec;
 use platform::{Interrupt, InterruptHandler, Mapped, Platform, RegisterError};
 use spin::Once;
 use virtio::{Kind, Transport};
@@ -72,16 +73,24 @@ pub(crate) fn devices(platform: &'static Platform, kind: Kind) -> Vec<VirtioDevi
 /// A function with the source of its wire.
 type Connected = (Function<Mapped>, Option<Interrupt>);
 
-/// Returns all functions of PCI.
+/// Most functions that may get drivers.
+const MOST_FUNCTIONS: usize = 64;
+
+/// Returns the functions of PCI that are virtio devices.
 fn functions(platform: &'static Platform) -> impl Iterator<Item = &'static Connected> {
-    static FUNCTIONS: Once<Vec<Connected>> = Once::new();
+    static FUNCTIONS: Once<FixedVec<Connected, MOST_FUNCTIONS>> = Once::new();
     let found = FUNCTIONS.call_once(|| {
-        let mut functions = Vec::new();
+        let (mut functions, mut left_out) = (FixedVec::new(), 0);
         if let Some(host) = platform.pci_host() {
             host.enumerate(&mut |function| {
-                let wire = function.wire().and_then(|wire| host.interrupt(wire));
-                functions.push((function, wire));
+                if virtio::kind_of_function(&function).is_some() {
+                    let wire = function.wire().and_then(|wire| host.interrupt(wire));
+                    left_out += usize::from(functions.push((function, wire)).is_err());
+                }
             });
+        }
+        if left_out > 0 {
+            platform::println!("pci: {left_out} virtio devices beyond the first {MOST_FUNCTIONS} are left out");
         }
         functions
     });

@@ -4,10 +4,10 @@
 use core::sync::atomic::Ordering;
 
 use ethernet::{ChecksumOffload, Link, NoLink, ReceivedFrame};
-use gem::{CauseReader, Gem};
+use gem::{CauseReader, Causes, Gem};
 use memory::Block;
 use platform::{Mapped, Platform, println};
-use spin::Once;
+use spin::{Mutex, Once};
 use virtio::{Acknowledger, Kind, Network};
 
 use crate::machine::virtio::{DevicePlace, InterruptLine, VirtioDevice, devices};
@@ -89,26 +89,30 @@ enum DeviceInterrupt {
     Gem(CauseReader<Mapped>),
 }
 
-static DEVICE_INTERRUPT: Once<DeviceInterrupt> = Once::new();
+/// The interrupt of the device that is served. Written while no source is registered with [`serve`] alone.
+static DEVICE_INTERRUPT: Mutex<Option<DeviceInterrupt>> = Mutex::new(None);
 static ON_INTERRUPT: Once<fn()> = Once::new();
 
-fn serve(_: usize) {
-    match DEVICE_INTERRUPT.get() {
-        Some(DeviceInterrupt::Card(card)) => _ = card.acknowledge(),
-        Some(DeviceInterrupt::Gem(gem)) => _ = gem.acknowledge(),
-        None => {}
-    }
+fn serve(_: usize) -> bool {
+    let has_asked = match &*DEVICE_INTERRUPT.lock() {
+        Some(DeviceInterrupt::Card(card)) => card.acknowledge().is_some(),
+        Some(DeviceInterrupt::Gem(gem)) => gem.acknowledge() != Causes::default(),
+        None => false,
+    };
     latency::card_interrupts();
     if let Some(on_interrupt) = ON_INTERRUPT.get() {
         on_interrupt();
     }
+    has_asked
 }
 
 /// Has a device's interrupt served; returns whether there is one.
 fn connect(place: DevicePlace, line: InterruptLine, interrupt: DeviceInterrupt) -> bool {
-    DEVICE_INTERRUPT.call_once(|| interrupt);
+    // Before it can interrupt for the first time.
+    *DEVICE_INTERRUPT.lock() = Some(interrupt);
     let is_connected = line.register(serve, 0).is_ok();
     if !is_connected {
+        *DEVICE_INTERRUPT.lock() = None;
         // Its queues would never be looked at.
         println!("network: {place} has no interrupt");
     }
