@@ -10,6 +10,7 @@ import gdb
 HELD, WOKEN, CANCELLED, SUSPENDED, FREE = 1, 2, 4, 8, 16
 WORKERS = 8
 SLOTS_IN_CHUNK = 256
+LONGEST_NAME = 256
 
 
 def variable(name):
@@ -70,28 +71,39 @@ class Coroutine:
         self.priority = state >> 8 & 63
         self.kind = state >> 16 & 0xFFFF
         self.shard = state >> 5 & 7
+        self.header = header
         self.poll = word(header + variable("header_poll"))
 
     def is_awake(self):
         return self.state & (HELD | WOKEN | CANCELLED) != 0
 
+    def name(self):
+        """Returns the name that `spawn_named` gave it; empty if it has none."""
+        if "executor::Named<" not in function_at(self.poll):
+            return ""
+        # The name comes first in the future: a word that tells its kind, then where the text is, and its length.
+        address, length = (word(self.header + variable("future") + at) for at in (8, 16))
+        return bytes_at(address, min(length, LONGEST_NAME)).decode(errors="replace")
+
     def describe(self, running):
         if self.cid in running:
-            name = "running"
+            state = "running"
         elif self.state & SUSPENDED:
-            name = "preempted"
+            state = "preempted"
         elif self.is_awake():
-            name = "ready"
+            state = "ready"
         else:
-            name = "blocked"
+            state = "blocked"
         marks = (", woken" if self.state & WOKEN else "") + (", cancelled" if self.state & CANCELLED else "")
-        return "%#018x  %-9s priority %2d  worker %d  kind %d%s  %s" % (
+        name = self.name()
+        return "%#018x  %-9s priority %2d  worker %d  kind %d%s  %s%s" % (
             self.cid,
-            name,
+            state,
             self.priority,
             self.shard,
             self.kind,
             marks,
+            "`%s`  " % name if name else "",
             function_at(self.poll) or "poll at %#x" % self.poll,
         )
 
@@ -151,7 +163,7 @@ class Cops(gdb.Command):
 
 
 class Coroutines(gdb.Command):
-    """cops coroutines [program | kernel]: all coroutines, with the type of each one's future."""
+    """cops coroutines [program | kernel]: all coroutines, with the name and the type of each one's future."""
 
     def __init__(self):
         super().__init__("cops coroutines", gdb.COMMAND_DATA)

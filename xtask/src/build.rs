@@ -21,7 +21,7 @@ use crate::children::{self, Child, Ending};
 use crate::instructions;
 use crate::linux_target;
 use crate::progress::{Activity, Progress};
-use crate::toolchain::{Item, Toolchain, install_command};
+use crate::toolchain::{Aim, Item, Toolchain, install_command};
 use crate::vdso;
 use crate::workspace::{Crate, Kernel, TARGET, Workspace, write_if_changed};
 
@@ -150,7 +150,10 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress, 
     });
     let (mut programs, kernel) = (programs?, kernel.map_err(|_| anyhow!("the build of the kernel has panicked"))??);
     programs.sort_by(|one, other| one.name.cmp(&other.name));
-    let initramfs = workspace.products().join("initramfs.cpio");
+    let initramfs = match toolchain.aim {
+        Aim::Speed => workspace.products().join("initramfs.cpio"),
+        Aim::Debugger => workspace.products().join("initramfs-for-debugger.cpio"),
+    };
     write_if_changed(&initramfs, &archive(&programs)?)?;
     let files = programs.iter().map(|program| (program.name.clone(), program.file.clone())).collect();
     let programs = programs.into_iter().map(|program| program.name).collect();
@@ -170,7 +173,10 @@ pub fn own_programs(
     manifest: &Path,
 ) -> Result<Vec<(String, PathBuf)>> {
     let builder = Builder { workspace, toolchain, progress };
-    let with_std = workspace.products().join("std");
+    let with_std = workspace.products().join(match toolchain.aim {
+        Aim::Speed => "std",
+        Aim::Debugger => "std-for-debugger",
+    });
     let manifest = manifest.canonicalize().with_context(|| format!("cannot read {}", manifest.display()))?;
     let other = Workspace::of(&manifest)?;
     let is_meant = |package: &&Crate| package.manifest_path.canonicalize().is_ok_and(|path| path == manifest);
@@ -184,14 +190,16 @@ pub fn own_programs(
                 // The tree's profile is that of programs without it.
                 command.env("CARGO_PROFILE_RELEASE_PANIC", "unwind");
             }
+            command.args(toolchain.aim.settings());
             command
         }
-        false => builder.cargo("build", Compiled::Programs),
+        false => builder.cargo("build", builder.programs_part()),
     };
     // The configuration files of cargo that lie beside the package are for it.
     command.current_dir(manifest.parent().unwrap_or(Path::new("/"))).arg("--manifest-path").arg(&manifest);
     run_cargo(command, &format!("Building {}", package.name), progress)?;
-    let output = if package.has_std() { linux_target::programs(&with_std) } else { builder.output(Compiled::Programs) };
+    let output =
+        if package.has_std() { linux_target::programs(&with_std) } else { builder.output(builder.programs_part()) };
     let file = |program: &crate::workspace::CrateTarget| output.join(&program.name);
     crate::own::first(&package.name, package.programs().map(|program| (program.name.clone(), file(program))).collect())
 }
@@ -374,7 +382,23 @@ impl Builder<'_> {
         self.target(part).join(TARGET).join(part.profile())
     }
 
-    /// The two parts are compiled with different flags: in one directory each would invalidate the other.
+    /// Returns the part of the Unix kernel, as it is compiled for this aim.
+    fn kernel_part(&self) -> Compiled {
+        match self.toolchain.aim {
+            Aim::Speed => Compiled::Kernel,
+            Aim::Debugger => Compiled::KernelForDebugger,
+        }
+    }
+
+    /// Returns the part of the programs, as they are compiled for this aim.
+    fn programs_part(&self) -> Compiled {
+        match self.toolchain.aim {
+            Aim::Speed => Compiled::Programs,
+            Aim::Debugger => Compiled::ProgramsForDebugger,
+        }
+    }
+
+    /// The parts are compiled with different flags: in one directory each would invalidate the others.
     fn target(&self, part: Compiled) -> PathBuf {
         self.workspace.products().join(self.toolchain.directory()).join(part.directory())
     }
@@ -387,6 +411,7 @@ impl Builder<'_> {
         let mut command = self.toolchain.cargo(subcommand);
         command
             .current_dir(&self.workspace.root)
+            .args(part.settings())
             .args(["--profile", part.profile(), "--target-dir"])
             .arg(self.target(part));
         // Encoded flags take precedence over the user's RUSTFLAGS, which are meant for the host.
@@ -445,7 +470,7 @@ impl Builder<'_> {
             bail!("the workspace has no programs (packages of rank `app` on the `user` side)");
         }
         let build = |packages: &[&Crate]| {
-            let mut command = self.cargo("build", Compiled::Programs);
+            let mut command = self.cargo("build", self.programs_part());
             if let Some(contained) = contained {
                 command.env(CONTAINED_VARIABLE, contained);
             }
@@ -475,7 +500,7 @@ impl Builder<'_> {
         }
         let programs = packages.iter().flat_map(|package| package.programs());
         programs
-            .map(|program| Program::read(&program.name, &self.output(Compiled::Programs).join(&program.name)))
+            .map(|program| Program::read(&program.name, &self.output(self.programs_part()).join(&program.name)))
             .collect()
     }
 
@@ -527,15 +552,19 @@ impl Builder<'_> {
     /// Builds the kernel, as it is or with a feature, which is then a part of the product's name.
     fn kernel(&self, vdso: &Path, feature: Option<&str>) -> Result<PathBuf> {
         self.package(KERNEL)?;
+        let part = self.kernel_part();
         let mut name = KERNEL.to_string();
-        let mut command = self.cargo("build", Compiled::Kernel);
+        if part == Compiled::KernelForDebugger {
+            name += "-for-debugger";
+        }
+        let mut command = self.cargo("build", part);
         command.env(VDSO_VARIABLE, vdso).args(["--package", KERNEL, "--bin", KERNEL]);
         if let Some(feature) = feature {
             command.args(["--features", feature]);
             name += &format!("-{feature}");
         }
         run_cargo(command, "Building the kernel", self.progress)?;
-        self.product(Compiled::Kernel, KERNEL, &name)
+        self.product(part, KERNEL, &name)
     }
 
     fn microkernel(&self, variation: Variation) -> Result<PathBuf> {
@@ -579,14 +608,34 @@ impl Builder<'_> {
 }
 
 /// The parts that are compiled for the target with different flags.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Compiled {
     /// The kernel, kernels that are suites, and the scheduler's image, through which a kernel's backtrace goes.
     Kernel,
+    /// The kernel with types and variables. The scheduler's image stays as it is: all measurements are of it.
+    KernelForDebugger,
     /// The microkernel.
     Microkernel,
     /// Programs, whose backtraces the host makes.
     Programs,
+    /// Programs with types and variables.
+    ProgramsForDebugger,
+}
+
+impl Aim {
+    /// Returns cargo's arguments that change the release profile for this aim. They also reach packages outside of the
+    /// tree, which have profiles of their own.
+    fn settings(self) -> &'static [&'static str] {
+        match self {
+            Aim::Speed => &[],
+            Aim::Debugger => &[
+                "--config=profile.release.debug='full'",
+                "--config=profile.release.opt-level=1",
+                "--config=profile.release.lto=false",
+                "--config=profile.release.codegen-units=16",
+            ],
+        }
+    }
 }
 
 impl Compiled {
@@ -601,8 +650,10 @@ impl Compiled {
     /// leaves `gp` alone without another flag. The compiler's warning that the feature is unstable changes nothing.
     fn flags(self) -> &'static [&'static str] {
         match self {
-            Compiled::Kernel => &["-Cforce-frame-pointers=yes"],
-            Compiled::Programs => &["-Cforce-unwind-tables=yes", "--cfg=getrandom_backend=\"custom\""],
+            Compiled::Kernel | Compiled::KernelForDebugger => &["-Cforce-frame-pointers=yes"],
+            Compiled::Programs | Compiled::ProgramsForDebugger => {
+                &["-Cforce-unwind-tables=yes", "--cfg=getrandom_backend=\"custom\""]
+            }
             Compiled::Microkernel => &["-Cllvm-args=-inline-threshold=50", "-Ctarget-feature=+relax"],
         }
     }
@@ -610,16 +661,26 @@ impl Compiled {
     /// The profile of `Cargo.toml`: the microkernel is compiled for size, but for the crates on its hot paths.
     fn profile(self) -> &'static str {
         match self {
-            Compiled::Kernel | Compiled::Programs => "release",
             Compiled::Microkernel => "small",
+            _ => "release",
+        }
+    }
+
+    /// Cargo's arguments that change the profile.
+    fn settings(self) -> &'static [&'static str] {
+        match self {
+            Compiled::KernelForDebugger | Compiled::ProgramsForDebugger => Aim::Debugger.settings(),
+            _ => Aim::Speed.settings(),
         }
     }
 
     fn directory(self) -> &'static str {
         match self {
             Compiled::Kernel => "kernel",
+            Compiled::KernelForDebugger => "kernel-for-debugger",
             Compiled::Microkernel => "microkernel",
             Compiled::Programs => "programs",
+            Compiled::ProgramsForDebugger => "programs-for-debugger",
         }
     }
 }

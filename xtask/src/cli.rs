@@ -301,6 +301,7 @@ EXAMPLES
   cargo xtask run --forward 7000:7000 matrix-server
   cargo xtask run ../greeting -- Ada Grace
   cargo xtask run --file notes.txt --file ../data:/srv/data shell
+  cargo xtask run --debug --gdb hello
   cargo xtask run --kernel micro
   cargo xtask run --kernel micro ledger
   cargo xtask run --kernel micro --harts 1 a-root-task-built-for-sel4.elf")]
@@ -329,6 +330,10 @@ pub struct Run {
     /// Wait for gdb before the first instruction; the command to connect is shown.
     #[arg(long)]
     pub gdb: bool,
+    /// Compile kernel and programs for a debugger, with types and variables, at the cost of speed. It takes a build of
+    /// its own, and goes with `--gdb` and `--core`.
+    #[arg(long)]
+    pub debug: bool,
     /// Let programs that die leave core files, for `cargo xtask core`. The shell starts the program then.
     #[arg(long)]
     pub core: bool,
@@ -594,7 +599,13 @@ pub struct Scheduling {
     /// Share of the time of all harts that a process has before it falls behind others.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub budget: Option<u8>,
+    /// Milliseconds that a worker runs before others of the same priority get their turn; 10 by default.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u16).range(SLICES_MS))]
+    pub slice: Option<u16>,
 }
+
+/// Slices that the kernel accepts, in milliseconds.
+pub const SLICES_MS: std::ops::RangeInclusive<i64> = 1..=1000;
 
 impl Scheduling {
     /// Returns the words for the kernel's command line, each with a space behind it.
@@ -604,6 +615,7 @@ impl Scheduling {
             mode.map(|mode| format!("scheduling={mode} ")),
             self.starvation_bound.map(|bound| format!("starvation-bound={bound} ")),
             self.budget.map(|budget| format!("budget={budget} ")),
+            self.slice.map(|slice| format!("slice={slice} ")),
         ];
         words.into_iter().flatten().collect()
     }
@@ -883,9 +895,10 @@ mod tests {
     #[test]
     fn scheduling_becomes_words_for_the_kernel() {
         let line =
-            ["cargo xtask", "run", "--scheduling", "strict", "--starvation-bound", "0", "--budget", "50", "hello"];
+            "cargo xtask run --scheduling strict --starvation-bound 0 --budget 50 --slice 25 hello".split_whitespace();
+        let line = ["cargo xtask"].into_iter().chain(line.skip(2));
         let Command::Run(run) = Arguments::parse_from(line).command else { panic!("not run") };
-        assert_eq!(run.boot.scheduling.words(), "scheduling=strict starvation-bound=0 budget=50 ");
+        assert_eq!(run.boot.scheduling.words(), "scheduling=strict starvation-bound=0 budget=50 slice=25 ");
     }
 
     #[test]

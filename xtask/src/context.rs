@@ -8,7 +8,7 @@ use crate::board::{Board, Clock, Configuration, Network};
 use crate::build::{self, Broken, Harts, Products, Variation};
 use crate::cli::{Machine, UserInterrupts};
 use crate::progress::Progress;
-use crate::toolchain::{CExample, Toolchain};
+use crate::toolchain::{Aim, CExample, Toolchain};
 use crate::workspace::Workspace;
 
 /// The context of every command.
@@ -19,6 +19,8 @@ pub struct Context {
     pub board: Board,
     /// The way to show progress.
     pub progress: Progress,
+    /// What kernel and programs are compiled for.
+    pub aim: Aim,
 }
 
 /// The purpose of a build.
@@ -47,7 +49,7 @@ impl Context {
         }
         let mut board = Board::load(&file)?;
         board.compile_device_tree(&workspace.products())?;
-        Ok(Context { workspace, board, progress: Progress::new(verbose) })
+        Ok(Context { workspace, board, progress: Progress::new(verbose), aim: Aim::default() })
     }
 
     /// Finds the tools, installing them if need be.
@@ -60,7 +62,9 @@ impl Context {
             Need::Boot | Need::OneProgram => CExample::WhereClangIs,
             Need::Everything => CExample::Required,
         };
-        Toolchain::ensure(&self.board.qemu.program, c_example, &self.progress)
+        let mut toolchain = Toolchain::ensure(&self.board.qemu.program, c_example, &self.progress)?;
+        toolchain.aim = self.aim;
+        Ok(toolchain)
     }
 
     /// Finds the tools and builds the files of a boot.

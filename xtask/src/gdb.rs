@@ -71,7 +71,8 @@ pub fn write_for_core(
 fn variables([kernel, program]: [u64; 2]) -> Vec<(&'static str, u64)> {
     let inside = |address: u64| if address == 0 { 0 } else { address + coroutine::OFFSET_OF_SCHEDULER as u64 };
     let layout = DEBUGGER_LAYOUT.map(|(name, value)| (name, value as u64));
-    [("kernel", inside(kernel)), ("program", inside(program))].into_iter().chain(layout).collect()
+    let executors = [("kernel", inside(kernel)), ("program", inside(program))];
+    executors.into_iter().chain([("future", coroutine::OFFSET_OF_FUTURE as u64)]).chain(layout).collect()
 }
 
 /// Returns the address in the file of the function or static with these parts in its name: crate, module, name.

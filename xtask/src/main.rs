@@ -93,6 +93,7 @@ use clap::Parser;
 use build::{Counters, DebugCalls, Harts, Variation};
 use cli::{Arguments, Command};
 use context::{Context, Need};
+use toolchain::Aim;
 use workspace::Kernel;
 
 fn main() -> ExitCode {
@@ -123,7 +124,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         return doctor::doctor().map(|()| ExitCode::SUCCESS);
     }
     allow_many_files();
-    let context = Context::load(arguments.verbose, arguments.board.as_deref())?;
+    let mut context = Context::load(arguments.verbose, arguments.board.as_deref())?;
+    if matches!(&arguments.command, Command::Run(run) if run.debug) {
+        context.aim = Aim::Debugger;
+    }
     arguments.check_board(&context.board)?;
     if let Some(machine) = arguments.command.machine() {
         // Before minutes of compiling.

@@ -110,6 +110,7 @@ struct Policy {
     scheduling: Option<String>,
     starvation_bound: Option<u64>,
     budget: Option<u8>,
+    slice: Option<u16>,
 }
 
 impl Policy {
@@ -123,10 +124,15 @@ impl Policy {
         if self.budget.is_some_and(|budget| !(1..=100).contains(&budget)) {
             bail!("the budget of the policy `{}` is not between 1 and 100 percent", self.name);
         }
+        if self.slice.is_some_and(|slice| !cli::SLICES_MS.contains(&slice.into())) {
+            let (least, most) = (cli::SLICES_MS.start(), cli::SLICES_MS.end());
+            bail!("the slice of the policy `{}` is not between {least} and {most} milliseconds", self.name);
+        }
         Ok(cli::Scheduling {
             scheduling: mode.transpose()?,
             starvation_bound: self.starvation_bound,
             budget: self.budget,
+            slice: self.slice,
         })
     }
 }
@@ -399,6 +405,7 @@ mod tests {
         name = "strict"
         scheduling = "strict"
         starvation-bound = 20
+        slice = 5
         [[policies]]
         name = "fair"
         budget = 50
@@ -422,6 +429,7 @@ mod tests {
         refused(&with("parameters = { n = [1] }"), "changes nothing");
         refused(&with("[[policies]]\nname = \"x\"\nscheduling = \"lucky\""), "no mode of scheduling");
         refused(&with("[[policies]]\nname = \"x\"\nbudget = 0"), "between 1 and 100");
+        refused(&with("[[policies]]\nname = \"x\"\nslice = 0"), "between 1 and 1000");
         refused(&with("clock = \"sun\""), "sun");
     }
 
@@ -452,7 +460,7 @@ mod tests {
         }
         assert_eq!(seen, expected);
         assert_eq!(runs[1].arguments, ["yield", "--tasks=16", "a b"]);
-        assert_eq!(runs[0].policy.choices().unwrap().words(), "scheduling=strict starvation-bound=20 ");
+        assert_eq!(runs[0].policy.choices().unwrap().words(), "scheduling=strict starvation-bound=20 slice=5 ");
         assert_eq!(runs[7].policy.choices().unwrap().words(), "budget=50 ");
         let plain = Description::read("name = \"mine\"\nprogram = \"hello\"").unwrap();
         let runs = plain.runs();

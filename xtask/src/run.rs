@@ -47,6 +47,9 @@ pub fn run(context: &Context, arguments: &cli::Run) -> Result<ExitCode> {
         Kernel::Micro if arguments.init.is_some() => {
             bail!("--init goes with --kernel unix: the root task is the first program")
         }
+        Kernel::Micro if arguments.debug => {
+            bail!("--debug goes with --kernel unix: the microkernel is compiled for size, whatever it is for")
+        }
         Kernel::Micro if arguments.core => bail!("--core goes with --kernel unix: root tasks leave no core files"),
         Kernel::Micro if !arguments.files.is_empty() => {
             bail!("--file goes with --kernel unix: root tasks have no files")

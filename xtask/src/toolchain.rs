@@ -304,6 +304,18 @@ pub struct Toolchain {
     pub qemu: PathBuf,
     /// Number of programs that compile at once, unless cargo chooses it.
     pub jobs: Option<usize>,
+    /// What kernel and programs are compiled for.
+    pub aim: Aim,
+}
+
+/// What the Unix kernel and programs are compiled for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aim {
+    /// To be fast; debug information has lines alone.
+    #[default]
+    Speed,
+    /// To be looked at with a debugger: it has types and variables, most of which stay in memory while they are used.
+    Debugger,
 }
 
 /// The extent of the tools that a command needs.
@@ -372,6 +384,7 @@ impl Toolchain {
             linker: find_linker(installation)?,
             clang: find_program("clang"),
             qemu: find_program(qemu_program).with_context(|| format!("{qemu_program} is not on the PATH"))?,
+            aim: Aim::default(),
             jobs: None,
         })
     }

@@ -122,6 +122,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
     core_file::name::start(boot_option(platform.arguments, "core"));
+    time::choose_slice(boot_option(platform.arguments, "slice"));
     scheduling::start(|name| boot_option(platform.arguments, name))?;
     user_interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));

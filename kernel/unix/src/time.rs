@@ -7,6 +7,7 @@ pub(crate) mod deadlines;
 pub(crate) mod limit;
 pub(crate) mod schedule;
 
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
 
@@ -20,8 +21,13 @@ use spin::Mutex;
 use crate::scheduling::payers;
 use crate::time::deadlines::{Deadlines, Key};
 
-/// Time that a worker runs before others of the same priority get their turn.
+/// Time that a worker runs before others of the same priority get their turn, unless the boot word `slice` chooses
+/// another.
 pub(crate) const SLICE_NS: u64 = 10_000_000;
+
+/// Slices that the boot word may choose, in milliseconds. A shorter one would be spent on switching, and a process that
+/// starves waits for one slice of each other at most: with longer ones it would look dead.
+const SLICES_MS: RangeInclusive<u64> = 1..=1000;
 
 /// Time for which a worker may run on to get out of the scheduler's image.
 pub(crate) const GRACE_NS: u64 = 20_000;
@@ -97,6 +103,23 @@ pub(crate) fn start(ticks_per_second: u64, real_time_ns: Option<u64>, harts: usi
         Some(real_time_ns) => EPOCH_NS.store(real_time_ns.saturating_sub(now_ns()), Ordering::Relaxed),
         None => println!("time: there is no real-time clock; the machine starts in 1970"),
     }
+}
+
+/// Reads the length of slices from the boot command line, if it has one. Called once, before a program runs.
+pub(crate) fn choose_slice(word: Option<&str>) {
+    let Some(word) = word else { return };
+    match slice_of(word) {
+        Some(ns) => SLICE_TICKS.store(ticks_at_ns(ns), Ordering::Relaxed),
+        None => {
+            let (least, most) = (SLICES_MS.start(), SLICES_MS.end());
+            println!("scheduling: the slice is a number of milliseconds from {least} to {most}, not `{word}`");
+        }
+    }
+}
+
+/// Returns the nanoseconds of a slice that the boot word `slice` chooses; `None` if it may not be.
+fn slice_of(word: &str) -> Option<u64> {
+    word.parse::<u64>().ok().filter(|ms| SLICES_MS.contains(ms)).map(|ms| ms * 1_000_000)
 }
 
 /// Returns the frequency of the machine's clock in ticks per second.
@@ -276,6 +299,16 @@ mod tests {
             simulation().advance(10);
             assert_eq!(now_ns(), before + 10 * tick);
         });
+    }
+
+    #[test]
+    fn slices_have_limits() {
+        for (word, ns) in [("1", 1_000_000), ("10", SLICE_NS), ("1000", 1_000_000_000)] {
+            assert_eq!(slice_of(word), Some(ns));
+        }
+        for word in ["", "0", "1001", "10ms", "-1", "18446744073709551616"] {
+            assert_eq!(slice_of(word), None, "{word}");
+        }
     }
 
     /// More deadlines than one interrupt handles are all met, those that were removed are not, and none comes early.

@@ -81,5 +81,6 @@ pub use {
     observer::Observer,
     scheduler::Counters,
     table::{ImageError, Table},
+    task::OFFSET_OF_FUTURE,
     trace::{Tracer, trace_with},
 };

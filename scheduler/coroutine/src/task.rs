@@ -22,6 +22,9 @@ pub(crate) struct Block {
     pub join: Join,
 }
 
+/// Offset of a coroutine's future from its control block, for debuggers; of futures that are aligned to words at most.
+pub const OFFSET_OF_FUTURE: usize = size_of::<Block>();
+
 /// Outcomes with which a handle calls the scheduler's finish function, to free a block whose future is gone: with its
 /// output, or without. The finish function has the future's type, so each block needs no second function pointer.
 const FREE_WITH_OUTPUT: u32 = 2;

@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, RawWakerVTable, Waker};
 
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::string::String;
 
 use abi_queue::pages::mode_in_force;
 use abi_queue::{MAXIMUM_WORKERS, Mode, Priority, ProcessPage};
@@ -344,8 +346,11 @@ pub fn spawn_named_at<F>(priority: Priority, name: impl Into<Cow<'static, str>>,
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    let name = name.into();
-    let for_trace = trace::is_on().then(|| name.clone());
+    let name = match name.into() {
+        Cow::Borrowed(name) => Name::Of(name),
+        Cow::Owned(name) => Name::Made(name.into_boxed_str()),
+    };
+    let for_trace = trace::is_on().then(|| String::from(name.text()));
     let handle = EXECUTOR.spawn(priority, Named { name, future });
     if let Some(name) = for_trace {
         trace::named(handle.cid().raw(), &name);
@@ -353,10 +358,30 @@ where
     handle
 }
 
-/// A future of a coroutine with a name, which it tells when await points are looked for.
+/// A future of a coroutine with a name, which it tells when await points are looked for. The debugger's commands
+/// (`xtask/gdb/cops.py`) know this layout.
+#[repr(C)]
 struct Named<F> {
-    name: Cow<'static, str>,
+    name: Name,
     future: F,
+}
+
+/// The name of a coroutine. The debugger's commands read its text's address and length in the second and third word.
+#[repr(u64)]
+enum Name {
+    /// Of the program's constants.
+    Of(&'static str),
+    /// Made while the program runs.
+    Made(Box<str>),
+}
+
+impl Name {
+    fn text(&self) -> &str {
+        match self {
+            Name::Of(text) => text,
+            Name::Made(text) => text,
+        }
+    }
 }
 
 impl<F: Future> Future for Named<F> {
@@ -364,7 +389,7 @@ impl<F: Future> Future for Named<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         if observing::is_answering() {
-            observing::note_name(&self.name);
+            observing::note_name(self.name.text());
         }
         // SAFETY: the future is pinned as the whole is: nothing moves it out, and there is no `Drop`.
         unsafe { self.map_unchecked_mut(|named| &mut named.future) }.poll(context)

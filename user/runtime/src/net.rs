@@ -1,4 +1,37 @@
 //! TCP and UDP over IPv4 and IPv6, and local sockets.
+//!
+//! ```no_run
+//! use cops::net::{TcpListener, TcpStream, UdpSocket};
+//!
+//! # async fn example() -> Result<(), cops::Errno> {
+//! // Each connection is a coroutine, which answers with what it gets.
+//! let listener = TcpListener::bind("0.0.0.0:7000")?;
+//! let echo = cops::spawn_named("echo", async move {
+//!     let (stream, peer) = listener.accept().await?;
+//!     cops::println!("{peer} is there");
+//!     let (mut length, mut buffer) = stream.read(vec![0; 512]).await;
+//!     while length? > 0 {
+//!         buffer.truncate(length?);
+//!         let (written, mut used) = stream.write_all(buffer).await;
+//!         written?;
+//!         used.resize(512, 0);
+//!         (length, buffer) = stream.read(used).await;
+//!     }
+//!     Ok::<_, cops::Errno>(())
+//! });
+//!
+//! let stream = TcpStream::connect("127.0.0.1:7000").await?;
+//! stream.write_all("hello").await.0?;
+//! let (length, answer) = stream.read(vec![0; 512]).await;
+//! assert_eq!(&answer[..length?], b"hello");
+//! drop(stream);
+//! echo.await.expect("nothing cancels it")?;
+//!
+//! let socket = UdpSocket::bind("0.0.0.0:0")?;
+//! socket.send_to("a datagram", "10.0.2.2:9").await.0?;
+//! # Ok(())
+//! # }
+//! ```
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 

@@ -117,7 +117,7 @@ pub(super) fn least_class_priority(call: Call<'_>) -> Decoding {
 pub(super) fn slice(call: Call<'_>) -> Decoding {
     let ns = match classified(&call)?.class().number() & !class::RESET_ON_FORK {
         class::FIFO => 0,
-        _ => time::SLICE_NS,
+        _ => time::ns_at_ticks(time::slice_ticks()),
     };
     call.process().copy_out(call.address(1), &TimeSpec::from_ns(ns).to_bytes()).map(Into::into)
 }
