@@ -227,6 +227,7 @@ unsafe extern "C" {
     static __image_end: u8;
     static __text_end: u8;
     static __rodata_end: u8;
+    static __data_start: u8;
     static __vdso_start: u8;
     static __vdso_end: u8;
     fn _start_hart();
@@ -354,7 +355,7 @@ fn map_image(tables: &mut Tables, offset: u64) -> Result<(), MapError> {
     let (text_end, rodata_end) = (address(&raw const __text_end), address(&raw const __rodata_end));
     tables.map(start, start - offset, text_end - start, Permission::ReadExecute)?;
     tables.map(text_end, text_end - offset, rodata_end - text_end, Permission::Read)?;
-    let mut at = rodata_end;
+    let mut at = address(&raw const __data_start);
     for index in 0..hart::STACKS {
         let (guard, guard_end) = hart::guard(index);
         tables.map(at, at - offset, guard as u64 - at, Permission::ReadWrite)?;

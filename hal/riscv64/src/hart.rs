@@ -132,7 +132,9 @@ unsafe impl Sync for Stack {}
 // SAFETY: as above.
 unsafe impl Sync for Emergency {}
 
-/// The kernel stacks; the boot assembly uses the first before any Rust code runs.
+/// The kernel stacks; the boot assembly uses the first before any Rust code runs. They are behind all other data, and
+/// hold anything at first.
+#[unsafe(link_section = ".stacks")]
 pub static HART_STACKS: [Stack; STACKS] =
     [const { Stack { guard: UnsafeCell::new([0; GUARD_SIZE]), memory: UnsafeCell::new([0; STACK_SIZE]) } }; STACKS];
 static EMERGENCY_STACKS: [Emergency; STACKS] = [const { Emergency(UnsafeCell::new([0; EMERGENCY_SIZE])) }; STACKS];
