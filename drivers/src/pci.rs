@@ -562,7 +562,7 @@ mod tests {
         );
     }
 
-    /// What firmware has set up is taken back before anything behind a bridge is looked at.
+    /// The choices of firmware are taken back before anything behind a bridge is looked at.
     #[test]
     fn bridges_forget_what_firmware_has_chosen() {
         let mut host = Host::default();

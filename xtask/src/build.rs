@@ -16,6 +16,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use filesystem::cpio;
+use object::LittleEndian;
+use object::elf::SHN_UNDEF;
+use object::read::elf::{ElfFile64, ProgramHeader as _};
 
 use crate::children::{self, Child, Ending};
 use crate::instructions;
@@ -152,7 +155,13 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress, 
     programs.sort_by(|one, other| one.name.cmp(&other.name));
     let initramfs = match toolchain.aim {
         Aim::Speed => workspace.products().join("initramfs.cpio"),
-        Aim::Debugger => workspace.products().join("initramfs-for-debugger.cpio"),
+        Aim::Debugger => {
+            // The debugger reads the files on the host, which are four times as large as what the machine needs.
+            for program in &mut programs {
+                program.content = loaded(&program.content)?;
+            }
+            workspace.products().join("initramfs-for-debugger.cpio")
+        }
     };
     write_if_changed(&initramfs, &archive(&programs)?)?;
     let files = programs.iter().map(|program| (program.name.clone(), program.file.clone())).collect();
@@ -715,6 +724,27 @@ impl Program {
     }
 }
 
+/// Returns a program's file without what lies behind its last segment, such as debug information.
+///
+/// # Errors
+///
+/// It is no ELF file of 64 bits with all of its segments.
+fn loaded(content: &[u8]) -> Result<Vec<u8>> {
+    let file: ElfFile64<'_, LittleEndian> = ElfFile64::parse(content).context("a program is no ELF file")?;
+    let end = file
+        .elf_program_headers()
+        .iter()
+        .map(|segment| segment.p_offset(LittleEndian).saturating_add(segment.p_filesz(LittleEndian)) as usize);
+    let mut loaded = content.get(..end.max().unwrap_or(0)).context("a program lacks a part of a segment")?.to_vec();
+    let mut header = *file.elf_header();
+    header.e_shoff.set(LittleEndian, 0);
+    header.e_shnum.set(LittleEndian, 0);
+    header.e_shstrndx.set(LittleEndian, SHN_UNDEF);
+    let header = object::bytes_of(&header);
+    loaded.get_mut(..header.len()).context("a program has no segments")?.copy_from_slice(header);
+    Ok(loaded)
+}
+
 /// Builds the initramfs: the programs in /bin. Equal programs give equal bytes.
 fn archive(programs: &[Program]) -> Result<Vec<u8>> {
     let mut writer = cpio::Writer::new(0);
@@ -803,6 +833,25 @@ fn run_tool(mut command: Command, what: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_in_the_archive_end_with_their_last_segment() {
+        // A file with a segment of 8 bytes behind the headers, and something behind that.
+        let mut file = vec![0; 288];
+        file[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0");
+        file[0x10..0x16].copy_from_slice(&[3, 0, 243, 0, 1, 0]);
+        file[0x20] = 64;
+        // Two section headers at 160, of which the second is that of the names.
+        (file[0x28], file[224 + 4]) = (160, 3);
+        file[0x34..0x40].copy_from_slice(&[64, 0, 56, 0, 1, 0, 64, 0, 2, 0, 1, 0]);
+        file[64] = 1;
+        (file[64 + 8], file[64 + 32], file[64 + 40]) = (120, 8, 8);
+        let short = loaded(&file).unwrap();
+        assert_eq!(short.len(), 128);
+        assert_eq!((&short[0x28..0x30], &short[0x3c..0x40]), (&[0; 8][..], &[0; 4][..]));
+        assert_eq!(short[64..], file[64..128]);
+        assert!(loaded(&file[..125]).is_err() && loaded(b"#!/bin/sh").is_err());
+    }
 
     /// Without clang the C programs are left out of the build, and so is this.
     #[test]

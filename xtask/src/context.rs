@@ -19,7 +19,7 @@ pub struct Context {
     pub board: Board,
     /// The way to show progress.
     pub progress: Progress,
-    /// What kernel and programs are compiled for.
+    /// The aim of compiling kernel and programs.
     pub aim: Aim,
 }
 

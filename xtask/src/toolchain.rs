@@ -304,11 +304,11 @@ pub struct Toolchain {
     pub qemu: PathBuf,
     /// Number of programs that compile at once, unless cargo chooses it.
     pub jobs: Option<usize>,
-    /// What kernel and programs are compiled for.
+    /// The aim of compiling kernel and programs.
     pub aim: Aim,
 }
 
-/// What the Unix kernel and programs are compiled for.
+/// The aim of compiling the Unix kernel and programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aim {
     /// To be fast; debug information has lines alone.

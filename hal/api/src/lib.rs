@@ -406,6 +406,8 @@ pub struct Configuration<'a> {
     pub hart_ids: &'a [u64],
     /// Whether every hart has a timer register of its own, so that no firmware call is needed to set the timer.
     pub has_timer_register: bool,
+    /// Whether the page tables of every hart can say that memory is a device's (extension Svpbmt).
+    pub has_page_types: bool,
     /// Physical address of a "SiFive test" device, through which an emulator exits with a status.
     pub test_device: Option<u64>,
 }

@@ -614,6 +614,11 @@ pub fn has_timer_register() -> bool {
     true
 }
 
+/// Returns whether types of memory that the device tree names work: always, on the fake machine.
+pub fn has_page_types() -> bool {
+    true
+}
+
 /// Returns the faults of the processor: none.
 pub fn errata() -> Errata {
     Errata::default()

@@ -70,7 +70,9 @@ pub use device::Window;
 #[cfg(target_os = "none")]
 pub use guest::use_guest_files;
 #[cfg(target_os = "none")]
-pub use machine::{Riscv64, configure, cycles, errata, has_timer_register, pending, set_doorbell, use_test_device};
+pub use machine::{
+    Riscv64, configure, cycles, errata, has_page_types, has_timer_register, pending, set_doorbell, use_test_device,
+};
 #[cfg(target_os = "none")]
 pub use report::{early_write, panic_report, set_panic_writer};
 #[cfg(all(target_os = "none", feature = "thread-stacks"))]

@@ -21,6 +21,7 @@ const MAXIMUM_PAGES: usize = 64;
 pub struct Riscv64;
 
 static HAS_TIMER_REGISTER: AtomicBool = AtomicBool::new(false);
+static HAS_PAGE_TYPES: AtomicBool = AtomicBool::new(false);
 static TEST_DEVICE: AtomicUsize = AtomicUsize::new(0);
 static DOORBELLS: [AtomicUsize; MAXIMUM_HARTS] = [const { AtomicUsize::new(0) }; MAXIMUM_HARTS];
 static MAXIMUM_ASID: AtomicU16 = AtomicU16::new(0);
@@ -51,6 +52,12 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
             tables.set_root(index, entry)?;
         }
         let (constant_start, constant_end) = boot::constant_image();
+        if configuration.has_page_types && constant_start < DIRECT_MAP_SIZE {
+            let page = (DEVICE_WINDOW + constant_start, constant_start);
+            let works = tables.with_page(page, Permission::Device, || probe_load(page.0));
+            HAS_PAGE_TYPES.store(works == Some(true), Relaxed);
+        }
+        let of_devices = if has_page_types() { Permission::Device } else { Permission::ReadWrite };
         for &(start, end) in ranges {
             let mut map = |from: u64, to: u64, permission| match to > from {
                 true => tables.map(DIRECT_MAP + from, from, to - from, permission),
@@ -63,7 +70,7 @@ pub fn configure(configuration: &Configuration) -> Result<(), &'static str> {
         let mut devices = Ok(());
         tables::complement(0, DIRECT_MAP_SIZE, configuration.not_devices, |from, to| {
             if devices.is_ok() {
-                devices = tables.map(DEVICE_WINDOW + from, from, to - from, Permission::ReadWrite);
+                devices = tables.map(DEVICE_WINDOW + from, from, to - from, of_devices);
             }
         });
         devices
@@ -105,6 +112,38 @@ pub fn errata() -> Errata {
 /// Returns whether the harts set their timers themselves, by a register. Until [`configure`] has found it, they do not.
 pub fn has_timer_register() -> bool {
     HAS_TIMER_REGISTER.load(Relaxed)
+}
+
+/// Returns whether the page tables say that the registers of devices are such; [`configure`] has found out.
+pub fn has_page_types() -> bool {
+    HAS_PAGE_TYPES.load(Relaxed)
+}
+
+/// Returns whether an address can be read, whose page was mapped just now. A device tree can be wrong about types of
+/// memory, and so can firmware that does not switch them on: a page with one is a fault then.
+fn probe_load(address: u64) -> bool {
+    Riscv64::flush_tlb(Flush::Local(Scope::All));
+    let works: u64;
+    // SAFETY: as in `probe_timer_register`; the load is of the image's first word.
+    unsafe {
+        core::arch::asm!(
+            "lla {vector}, 2f",
+            "csrrw {vector}, stvec, {vector}",
+            "li {works}, 0",
+            "lw zero, 0({address})",
+            "li {works}, 1",
+            ".balign 4",
+            "2:",
+            "csrw stvec, {vector}",
+            "csrc sstatus, {status}",
+            vector = out(reg) _,
+            works = out(reg) works,
+            address = in(reg) address,
+            status = in(reg) trap::STATUS_CLEARED,
+            options(nostack),
+        );
+    }
+    works != 0
 }
 
 /// Returns whether shutdown can pass the status on to the emulator.

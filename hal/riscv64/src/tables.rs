@@ -26,6 +26,9 @@ pub enum Permission {
     ReadWrite,
     /// Loads and instruction fetches.
     ReadExecute,
+    /// Loads and stores of registers of devices, on a machine whose page tables say so: neither cached nor reordered,
+    /// whatever the machine does with those addresses by itself (extension Svpbmt).
+    Device,
 }
 
 const VALID: u64 = 1 << 0;
@@ -35,6 +38,10 @@ const EXECUTE: u64 = 1 << 3;
 const GLOBAL: u64 = 1 << 5;
 const ACCESSED: u64 = 1 << 6;
 const DIRTY: u64 = 1 << 7;
+/// Type of memory: input and output.
+const DEVICE: u64 = 2 << 61;
+/// The bits of a frame's number, where they stand.
+const FRAME: u64 = ((1 << 44) - 1) << 10;
 
 impl Permission {
     const fn bits(self) -> u64 {
@@ -45,6 +52,7 @@ impl Permission {
             Permission::Read => always,
             Permission::ReadWrite => always | WRITE,
             Permission::ReadExecute => always | EXECUTE,
+            Permission::Device => always | WRITE | DEVICE,
         }
     }
 }
@@ -79,6 +87,23 @@ impl<'a> Tables<'a> {
     /// Clears root entries `from` to `to - 1`. The tables below them are not reused.
     pub fn clear_root(&mut self, from: usize, to: usize) {
         self.frames[0].0[from..to].fill(0);
+    }
+
+    /// Calls `test` while an otherwise empty part of the table maps a page so; that part is empty again afterwards, and
+    /// the frames below it are reused. `None` if the page cannot be mapped.
+    pub fn with_page<R>(
+        &mut self,
+        (virtual_address, physical_address): (u64, u64),
+        permission: Permission,
+        test: impl FnOnce() -> R,
+    ) -> Option<R> {
+        let used = *self.used;
+        let mapped = self.map(virtual_address, physical_address, COVER[0], permission);
+        let result = mapped.is_ok().then(test);
+        let root = (virtual_address >> 30 & 511) as usize;
+        self.clear_root(root, root + 1);
+        *self.used = used;
+        result
     }
 
     /// Sets a root entry to a table outside the pool.
@@ -153,9 +178,10 @@ impl<'a> Tables<'a> {
             if entry & VALID == 0 {
                 return None;
             }
-            let physical = entry >> 10 << 12;
+            let physical = (entry & FRAME) >> 10 << 12;
             if entry & (READ | WRITE | EXECUTE) != 0 {
                 let permission = match (entry & WRITE != 0, entry & EXECUTE != 0) {
+                    _ if entry & DEVICE != 0 => Permission::Device,
                     (false, false) => Permission::Read,
                     (true, _) => Permission::ReadWrite,
                     (false, true) => Permission::ReadExecute,
@@ -206,6 +232,22 @@ mod tests {
         assert_eq!(tables.lookup(base + start + length), None);
         // Root, two middle tables and two leaf tables.
         assert_eq!(used, 5);
+    }
+
+    #[test]
+    fn a_page_for_a_test_leaves_nothing() {
+        let mut frames = vec![Table::EMPTY; 3];
+        let mut used = 0;
+        let mut tables = Tables::new(&mut frames, &mut used, POOL);
+        for _ in 0..2 {
+            assert_eq!(tables.with_page((0x4000_1000, 0x8000_0000), Permission::Device, || 5), Some(5));
+            assert_eq!(tables.lookup(0x4000_1000), None);
+        }
+        assert_eq!(tables.with_page((0x4000_1001, 0x8000_0000), Permission::Device, || 5), None);
+        tables.map(0x4000_1000, 0x8000_0000, 0x1000, Permission::Device).unwrap();
+        assert_eq!(tables.lookup(0x4000_1004), Some((0x8000_0004, Permission::Device)));
+        assert_eq!(tables.frames[2].0[1] >> 61, 2);
+        assert_eq!(used, 3);
     }
 
     #[test]

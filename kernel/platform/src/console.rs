@@ -80,7 +80,7 @@ pub fn use_interrupts(serial: &Serial) {
 
 fn serve(_: usize) -> bool {
     serve_console();
-    // What the line has to say is not told: its wire is nobody else's.
+    // The wire is nobody else's, so that nobody else can have asked.
     true
 }
 

@@ -192,8 +192,8 @@ impl InterruptController {
         }
     }
 
-    /// Completes a claimed source whose device was served, so that it may interrupt again, at once if its wire `is_level`
-    /// and still high. `route` is the hart that the source is routed to now.
+    /// Completes a claimed source whose device was served, so that it may interrupt again: at once if the wire
+    /// `is_level` and is still high. `route` is the hart that the source is routed to now.
     pub fn complete(&self, source: u32, hart: usize, route: Option<usize>, is_level: bool) {
         match &self.kind {
             Kind::Plic(plic, lock) => {

@@ -96,6 +96,8 @@ pub struct Description<'a> {
     pub timebase_frequency: u64,
     /// Whether all harts have a timer register of their own (extension Sstc).
     pub has_timer_register: bool,
+    /// Whether the page tables of all harts have types of memory (extension Svpbmt).
+    pub has_page_types: bool,
     /// Whether every hart has the hypervisor extension.
     pub has_hypervisor: bool,
     /// The serial line.
@@ -225,6 +227,7 @@ impl<'a> Description<'a> {
             hart_ids: harts.ids.clone(),
             timebase_frequency,
             has_timer_register: harts.all_have_timer_register,
+            has_page_types: harts.all_have_page_types,
             has_hypervisor: harts.all_have_hypervisor,
             serial: None,
             controller: Controller::None,
@@ -437,6 +440,7 @@ struct Harts {
     ids: Vec<u64, MAXIMUM_HARTS>,
     phandles: Vec<Option<u32>, MAXIMUM_HARTS>,
     all_have_timer_register: bool,
+    all_have_page_types: bool,
     all_have_hypervisor: bool,
     /// Number of usable harts for which there is no room.
     left_out: usize,
@@ -460,6 +464,7 @@ impl Harts {
             ids: Vec::new(),
             phandles: Vec::new(),
             all_have_timer_register: true,
+            all_have_page_types: true,
             all_have_hypervisor: true,
             left_out: 0,
         };
@@ -480,6 +485,7 @@ impl Harts {
         let _ = self.ids.push(id);
         let _ = self.phandles.push(phandle);
         self.all_have_timer_register &= has_extension(cpu, "sstc");
+        self.all_have_page_types &= has_extension(cpu, "svpbmt");
         self.all_have_hypervisor &= has_letter(cpu, "h");
     }
 

@@ -61,6 +61,8 @@ pub struct Platform {
     device_tree: &'static [u8],
     /// Whether the device tree names a timer register that does not work.
     lacks_timer_register: bool,
+    /// Whether the device tree names types of memory that do not work.
+    lacks_page_types: bool,
 }
 
 impl Deref for Platform {
@@ -90,6 +92,11 @@ impl Platform {
         }
         if self.lacks_timer_register {
             println!("device tree: the harts' timer registers (Sstc) do not work; the firmware's timer is used");
+        }
+        if self.lacks_page_types {
+            println!(
+                "device tree: types of memory (Svpbmt) do not work; devices are as the machine has them by itself"
+            );
         }
     }
 
@@ -175,13 +182,16 @@ fn identify(boot: &'static BootInformation) -> Result<&'static Platform, Damaged
         not_devices: &description.not_devices,
         hart_ids: &description.hart_ids,
         has_timer_register: description.has_timer_register,
+        has_page_types: description.has_page_types,
         test_device: description.test_device,
     })
     .map_err(Damaged)?;
-    let told = description.has_timer_register;
-    description.has_timer_register &= machine::has_timer_register();
-    let lacks_timer_register = told && !description.has_timer_register;
-    Ok(PLATFORM.call_once(|| Platform { description, device_tree: boot.device_tree, lacks_timer_register }))
+    let lacks_timer_register = description.has_timer_register && !machine::has_timer_register();
+    let lacks_page_types = description.has_page_types && !machine::has_page_types();
+    description.has_timer_register &= !lacks_timer_register;
+    description.has_page_types &= !lacks_page_types;
+    let device_tree = boot.device_tree;
+    Ok(PLATFORM.call_once(|| Platform { description, device_tree, lacks_timer_register, lacks_page_types }))
 }
 
 /// The beginning of the line with the machine's status, for a host that reads the console of a machine which cannot

@@ -76,7 +76,7 @@ fn the_platform_on_the_fake_machine() {
     assert_eq!(buffer[0], b'k');
     simulation.set_external(0, false);
 
-    // A source whose level stays, and which no device has asked for, is switched off after a while; one that has is not.
+    // A source whose level stays is switched off after a while if no device has asked.
     let stuck = platform::Interrupt { source: 11, ..interrupt };
     static HAS_ASKED: AtomicBool = AtomicBool::new(true);
     platform::register_interrupt(stuck, |_| HAS_ASKED.load(Ordering::Relaxed), 0).unwrap();
