@@ -23,6 +23,7 @@ mod threads;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt::Display;
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::time::Duration;
 
@@ -163,16 +164,33 @@ async fn serve(listener: &TcpListener, options: &Options) -> Result<(), Errno> {
     }
 }
 
+/// A connection, as its coroutines share it: each has a pointer to it, and none an address of its own.
+struct Connection {
+    stream: TcpStream,
+    /// The peer's address, if it is of IPv4. One of IPv6 is four times as large, and is asked for when it is told.
+    peer: Option<SocketAddrV4>,
+}
+
+impl Connection {
+    fn tell(&self, reason: &dyn Display) {
+        match self.peer.map_or_else(|| self.stream.peer_address(), |peer| Ok(peer.into())) {
+            Ok(peer) => eprintln!("matrix-server: closing {peer}: {reason}"),
+            Err(_) => eprintln!("matrix-server: closing a connection that is gone: {reason}"),
+        }
+    }
+}
+
 /// Starts the three coroutines of a connection.
 fn open(stream: TcpStream, peer: SocketAddr, priority: Priority) {
     // Answers are written whole; waiting for more would only delay them.
     let _ = stream.send_small_writes_at_once();
-    let stream = Arc::new(stream);
+    let peer = if let SocketAddr::V4(peer) = peer { Some(peer) } else { None };
+    let connection = Arc::new(Connection { stream, peer });
     let (requests, to_handle) = bounded(QUEUE);
     let (answers, to_send) = bounded(QUEUE);
-    spawn_at(priority, receive(stream.clone(), peer, requests)).detach();
+    spawn_at(priority, receive(connection.clone(), requests)).detach();
     spawn_at(priority, handle(to_handle, answers)).detach();
-    spawn_at(priority, send(stream, peer, to_send)).detach();
+    spawn_at(priority, send(connection, to_send)).detach();
 }
 
 /// The reason why the server closes a connection.
@@ -185,23 +203,23 @@ type Reason = matrix::Reason<Errno>;
 /// Cuts the stream into requests.
 ///
 /// Before a request begins a connection has a buffer for the beginning of a request only.
-fn receive(stream: Arc<TcpStream>, peer: SocketAddr, requests: Sender<Vec<u8>>) -> impl Future<Output = ()> + Send {
+fn receive(connection: Arc<Connection>, requests: Sender<Vec<u8>>) -> impl Future<Output = ()> + Send {
     async move {
         let reason = loop {
-            let (result, buffer) = stream.read(Box::new([0; IDLE_BUFFER])).await;
+            let (result, buffer) = connection.stream.read(Box::new([0; IDLE_BUFFER])).await;
             let count = match result {
                 Ok(0) => return,
                 Ok(count) => count,
                 Err(error) => break Reason::Failed(error),
             };
             let Err(buffer) = pass_on(&requests, (buffer as Box<[u8]>).into_vec(), count) else { continue };
-            match Box::pin(receive_from(&stream, &requests, buffer, count)).await {
+            match Box::pin(receive_from(&connection.stream, &requests, buffer, count)).await {
                 Ok(Going::On) => {}
                 Ok(Going::Away) => return,
                 Err(reason) => break reason,
             }
         };
-        eprintln!("matrix-server: closing {peer}: {reason}");
+        connection.tell(&reason);
     }
 }
 
@@ -288,15 +306,15 @@ fn answer(message: Vec<u8>) -> Vec<u8> {
 }
 
 /// Writes the answers.
-fn send(stream: Arc<TcpStream>, peer: SocketAddr, answers: Receiver<Vec<u8>>) -> impl Future<Output = ()> + Send {
+fn send(connection: Arc<Connection>, answers: Receiver<Vec<u8>>) -> impl Future<Output = ()> + Send {
     async move {
         loop {
             let Some(answer) = answers.receive().await else { return };
-            let writing = Box::pin(stream.write_all(answer));
+            let writing = Box::pin(connection.stream.write_all(answer));
             if let Err(error) = writing.await.0 {
-                eprintln!("matrix-server: closing {peer}: {error}");
+                connection.tell(&error);
                 // Ends the receiving coroutine too: the requests that it waits for could not be answered.
-                let _ = stream.shutdown(Shutdown::Both);
+                let _ = connection.stream.shutdown(Shutdown::Both);
                 return;
             }
         }
