@@ -413,10 +413,11 @@ impl Suite {
 
     fn interrupts_move(&mut self) -> Result<(), &'static str> {
         static SERVED: AtomicUsize = AtomicUsize::new(0);
-        fn serve(data: usize) {
+        fn serve(data: usize) -> bool {
             SERVED.fetch_or(1 << Machine::hart(), AcqRel);
             assert_eq!(data, 77);
             platform::serve_console();
+            true
         }
         let interrupt = self.platform.serial.and_then(|serial| serial.device.interrupt).ok_or("no serial line")?;
         check(
