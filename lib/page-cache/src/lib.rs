@@ -13,7 +13,9 @@
 //! # Changes
 //! A task [pins](Cache::pin) a page, changes its memory outside of the cache's lock, and [unpins](Cache::unpin) it.
 //! Changed pages are written in the order in which they were changed: when more of them are changed than may be, or
-//! when a task [waits](Cache::poll_written) for all that was changed up to a moment. A page that is changed while it is
+//! when a task [waits](Cache::poll_written) for all that was changed up to a moment. When [many](MANY_CHANGED) are
+//! changed and none is being written, some are, so that the disk works beside a task that writes much, and has little
+//! left when the task waits for it. A page that is changed while it is
 //! written is written once more. Tasks that change pages wait while half of all places hold unwritten changes; tasks
 //! that read do not.
 //!
@@ -47,7 +49,10 @@ pub const WAYS: usize = 8;
 const QUEUES: usize = 32;
 
 /// Number of pages that are written at once.
-pub const MOST_WRITTEN_AT_ONCE: usize = 64;
+pub const MOST_WRITTEN_AT_ONCE: usize = 128;
+
+/// Number of changed pages from which on the oldest are written without a call for it.
+pub const MANY_CHANGED: usize = 512;
 
 /// Reason why a page is not to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,6 +355,7 @@ impl<P: Clone> Cache<P> {
     pub fn unpin(&mut self, pinned: Pinned<P>, is_changed: bool) {
         let place = &mut self.places[pinned.place];
         place.pins -= 1;
+        let is_idle = place.pins == 0;
         if is_changed {
             self.changes += 1;
             place.payer = self.payer;
@@ -362,12 +368,20 @@ impl<P: Clone> Cache<P> {
                     self.changed.push_back(pinned.place as u32);
                 }
             }
+            if self.changed.len() >= MANY_CHANGED && self.writing.is_empty() {
+                while self.write_next() {}
+            }
         } else if place.state == State::Filling {
             place.state = State::Absent;
         }
-        if place.pins == 0 {
+        if is_idle {
             self.for_pages[queue_of(pinned.place)].wake_all();
         }
+    }
+
+    /// Whether there are orders that the owner has not taken.
+    pub fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
     }
 
     /// Orders a page to be read that will be wanted soon, if there is a place and memory for it.
@@ -415,7 +429,9 @@ impl<P: Clone> Cache<P> {
                 } else {
                     place.state = State::Clean;
                     self.for_pages[queue_of(number)].wake_all();
-                    self.writing.retain(|written| *written as usize != number);
+                    if let Some(at) = self.writing.iter().position(|written| *written as usize == number) {
+                        self.writing.swap_remove(at);
+                    }
                 }
                 self.for_room.wake_all();
                 self.for_written.wake_all();

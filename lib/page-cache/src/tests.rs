@@ -342,3 +342,26 @@ fn orders_for_neighbours_are_taken_together_and_given_again() {
     cache.ended(Direction::Read, 6, false);
     assert!(matches!(cache.pin(6, Purpose::Read, None, fresh), Poll::Ready(Err(Error::Unreadable))));
 }
+
+/// A task that changes many pages has the disk write some meanwhile, and one that changes few does not.
+#[test]
+fn many_changed_pages_are_written_without_a_call_for_it() {
+    let (mut cache, mut disk) = (Cache::new(8 * MANY_CHANGED, 1 << 20).unwrap(), Disk::default());
+    for index in 0..MANY_CHANGED as u64 {
+        assert!(!cache.has_orders(), "page {index}");
+        put(&mut cache, &mut disk, index, Purpose::Overwrite, index);
+    }
+    assert!(cache.has_orders());
+    disk.accept(&mut cache);
+    let written: Vec<u64> = disk.orders.iter().map(|order| order.index).collect();
+    assert_eq!(written, (0..MOST_WRITTEN_AT_ONCE as u64).collect::<Vec<_>>(), "the oldest, in their order");
+    // Others wait until these are on the disk.
+    for index in 0..MANY_CHANGED as u64 {
+        put(&mut cache, &mut disk, MANY_CHANGED as u64 + index, Purpose::Overwrite, index);
+    }
+    assert!(!cache.has_orders());
+    disk.carry_out_all(&mut cache);
+    assert!(!cache.has_orders() && cache.unwritten() == 2 * MANY_CHANGED - MOST_WRITTEN_AT_ONCE);
+    put(&mut cache, &mut disk, 9999, Purpose::Overwrite, 1);
+    assert!(cache.has_orders());
+}

@@ -1,17 +1,22 @@
-//! Disks: the machine's block devices, each with a cache of its pages.
+//! Disks: the machine's block devices and their partitions, each device with a cache of its pages.
 //!
 //! A task that reads or writes a disk pins pages in the cache ([`page_cache`]) and is woken when they are there; it
 //! starts the orders of the cache at the device itself. A coroutine of the kernel for each disk takes the requests that
 //! have ended, writes changes that have waited for long, and gives up a device that does not answer.
 //!
+//! Partitions are looked for when the machine starts. One must begin with a page of its disk, with which it shares the
+//! cache: what is written to the one is read from the other.
+//!
 //! The cache's memory is the machine's: no process pays for it, it has a limit, and pages that are as on the disk are
 //! given back before a process is ended for memory ([`give_back`]).
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::cell::Cell;
+use core::fmt::Write as _;
 use core::future::poll_fn;
 use core::ops::Range;
 use core::task::{Poll, Waker};
@@ -23,6 +28,7 @@ use filesystem::DeviceNumber;
 use hal_api::Machine as _;
 use memory::{Frame, SharedFrame};
 use page_cache::{Cache, Direction, Pinned, Purpose};
+use partitions::Partition;
 use platform::{Machine, Mapped, Platform, println};
 use smallvec::SmallVec;
 use spin::{Mutex, MutexGuard, Once};
@@ -38,8 +44,9 @@ use crate::scheduling::payers;
 use crate::scheduling::steps;
 use crate::time;
 
-/// Major number of disks, whose minor numbers are theirs.
+/// Major number of disks, and of minor numbers that each has: of the whole disk, and of its partitions.
 const MAJOR: u32 = 254;
+const MINORS: u32 = partitions::MOST as u32 + 1;
 
 /// Share of the machine's memory that the caches of all disks may take.
 const SHARE: usize = 16;
@@ -57,6 +64,8 @@ const FAILURES_OF_A_LINE: u32 = 1000;
 const WRITE_BACK_NS: u64 = 5_000_000_000;
 /// Time without an answer after which a device is given up (Linux: the timeout of a request).
 const PATIENCE_NS: u64 = 30_000_000_000;
+/// Time that the machine waits for the table of a disk's partitions.
+const PATIENCE_AT_START_NS: u64 = 5_000_000_000;
 /// Number of pages that are read ahead of a reader that goes from page to page (Linux: 32).
 pub(crate) const READ_AHEAD: u64 = 16;
 /// Sectors of a page.
@@ -188,12 +197,23 @@ struct Geometry {
     is_read_only: bool,
 }
 
-/// A disk.
+/// A disk, or one of its partitions, which reads and writes pages of the whole disk's cache.
 pub(crate) struct Disk {
-    number: u32,
+    name: &'static str,
+    /// Its place in the list of all, and the minor number of its node.
+    place: usize,
+    minor: u32,
     geometry: Geometry,
-    /// `None` for a device without registers.
+    /// Its first page on the whole disk; 0 for that.
+    first_page: u64,
+    /// `None` for a device without registers, and for a partition.
     acknowledger: Option<Acknowledger<Mapped>>,
+    whole: Arc<WholeDisk>,
+}
+
+/// Everything that a disk and its partitions have in common.
+struct WholeDisk {
+    sectors: u64,
     attendant: Attendant,
     state: Mutex<State>,
 }
@@ -219,18 +239,26 @@ pub(crate) fn start(platform: &'static Platform) {
     }
     #[cfg(test)]
     disks.extend(tests::disks());
+    let partitions: Vec<Disk> = disks.iter().flat_map(Disk::partitions).collect();
+    #[cfg(test)]
+    let partitions = partitions.into_iter().chain(tests::partition(&disks));
+    for partition in partitions {
+        let place = disks.len();
+        disks.push(Disk { place, ..partition });
+    }
     let mut lines = lines.into_iter();
-    for (number, disk) in DISKS.call_once(|| disks).iter().enumerate() {
+    DISKS.call_once(|| disks);
+    for (number, disk) in wholes().iter().enumerate() {
         let registered = lines.next().map(|line| line.register(serve, number));
         let mut bill = Vec::new();
-        let room = bill.try_reserve_exact(ENDED_AT_A_TIME * 2 + disk.state.lock().under_way.len());
+        let room = bill.try_reserve_exact(ENDED_AT_A_TIME * 2 + disk.whole.state.lock().under_way.len());
         match (registered.unwrap_or(Ok(())), time::Reservation::new(), room) {
             (Ok(()), Ok(reservation), Ok(())) => {
                 executor::spawn_for_kernel(Priority::HIGHEST, attend(disk, reservation, bill));
             }
             _ => {
                 println!("disk: {} has no interrupt, no alarm or no memory, and is given up", disk.name());
-                disk.state.lock().device.give_up();
+                disk.whole.state.lock().device.give_up();
             }
         }
     }
@@ -239,27 +267,33 @@ pub(crate) fn start(platform: &'static Platform) {
 fn serve(number: usize) -> bool {
     let Some(disk) = all().get(number) else { return false };
     let has_asked = disk.acknowledger.as_ref().is_none_or(|acknowledger| acknowledger.acknowledge().is_some());
-    disk.attendant.summon();
+    disk.whole.attendant.summon();
     has_asked
 }
 
-/// Returns the disks, by their numbers.
+/// Returns the disks, and behind them their partitions.
 pub(crate) fn all() -> &'static [Disk] {
     DISKS.get().map_or(&[], Vec::as_slice)
+}
+
+/// Returns the whole disks.
+fn wholes() -> &'static [Disk] {
+    let all = all();
+    &all[..all.iter().position(Disk::is_partition).unwrap_or(all.len())]
 }
 
 /// Gives back memory of pages that are as on a disk, and has others written; returns whether there was any.
 pub(crate) fn give_back() -> bool {
     let gives = |disk: &Disk| {
         // A lock that is taken is that of a task which perhaps lacks memory itself.
-        let Some(mut state) = disk.state.try_lock() else { return false };
+        let Some(mut state) = disk.whole.state.try_lock() else { return false };
         let looks = state.cache.places().div_ceil(GIVEN_BACK_AT_A_TIME);
         let has_given = (0..looks).any(|_| state.cache.give_back(128, GIVEN_BACK_AT_A_TIME) > 0);
         state.cache.write_all();
         disk.start_orders(state, Machine::now());
         has_given
     };
-    all().iter().any(gives)
+    wholes().iter().any(gives)
 }
 
 /// Waits until all that was written to any disk cannot be lost with the power any more. Open files report failures.
@@ -276,7 +310,7 @@ struct DiskAlarm(&'static Disk);
 
 impl Wake for DiskAlarm {
     fn wake(self: Arc<DiskAlarm>) {
-        self.0.attendant.summon();
+        self.0.whole.attendant.summon();
     }
 }
 
@@ -297,7 +331,7 @@ async fn attend(disk: &'static Disk, reservation: time::Reservation, mut bill: V
             continue;
         }
         let alarm = deadline.map(|at| reservation.set(at, &waker));
-        disk.attendant.summoned().await;
+        disk.whole.attendant.summoned().await;
         if let Some(alarm) = alarm {
             time::clear(alarm);
         }
@@ -337,17 +371,93 @@ impl Disk {
             watched_until: None,
             untold_failures: 0,
         };
-        Some(Disk { number, geometry, acknowledger: None, attendant: Attendant::new(), state: Mutex::new(state) })
+        let (sectors, attendant) = (geometry.sectors, Attendant::new());
+        let whole = Arc::new(WholeDisk { sectors, attendant, state: Mutex::new(state) });
+        Some(Disk {
+            name: ["vda", "vdb", "vdc", "vdd", "vde", "vdf", "vdg", "vdh"][number as usize % MOST_DISKS],
+            place: number as usize,
+            minor: number * MINORS,
+            geometry,
+            first_page: 0,
+            acknowledger: None,
+            whole,
+        })
+    }
+
+    /// Whether it has bytes in common with another disk or partition.
+    pub(crate) fn overlaps(&self, other: &Disk) -> bool {
+        let pages = |disk: &Disk| disk.first_page..disk.first_page + disk.bytes().div_ceil(PAGE_SIZE as u64);
+        let (own, others) = (pages(self), pages(other));
+        Arc::ptr_eq(&self.whole, &other.whole) && own.start < others.end && others.start < own.end
+    }
+
+    fn is_partition(&self) -> bool {
+        self.acknowledger.is_none() && !self.minor.is_multiple_of(MINORS)
+    }
+
+    /// Finds the partitions of the disk, before it has an attendant, and says why some are not used.
+    fn partitions(&self) -> Vec<Disk> {
+        #[cfg(test)]
+        if self.acknowledger.is_none() {
+            return Vec::new();
+        }
+        let name = self.name;
+        let read = |sector, bytes: &mut [u8]| self.read_at_start(sector * SECTOR, bytes);
+        let found = partitions::find(self.geometry.sectors, read).unwrap_or_else(|problem| {
+            println!("disk: {name}: {problem}");
+            Vec::new()
+        });
+        let parts = found.into_iter().filter_map(|Partition { number, first, count }| {
+            if !first.is_multiple_of(SECTORS) || count < SECTORS {
+                println!("disk: {name}{number} does not begin with a page of {PAGE_SIZE} bytes, and is left out");
+                return None;
+            }
+            let part = self.partition(number, first / SECTORS, count / SECTORS)?;
+            println!("disk: {} with {} KiB", part.name, part.bytes() / 1024);
+            Some(part)
+        });
+        parts.collect()
+    }
+
+    /// Makes a partition of so many pages; `None` if there is no memory for its name.
+    fn partition(&self, number: u32, first_page: u64, pages: u64) -> Option<Disk> {
+        let mut name = String::new();
+        name.try_reserve_exact(self.name.len() + 2).ok()?;
+        let _ = write!(name, "{}{number}", self.name);
+        Some(Disk {
+            // As long as the machine runs.
+            name: name.leak(),
+            minor: self.minor + number,
+            geometry: Geometry { sectors: pages * SECTORS, ..self.geometry },
+            first_page,
+            acknowledger: None,
+            whole: self.whole.clone(),
+            place: self.place,
+        })
+    }
+
+    /// Reads while there is no attendant yet, and waits in place; returns whether it could.
+    fn read_at_start(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let (done, until) = (Cell::new(0), Machine::now() + time::ticks_at_ns(PATIENCE_AT_START_NS));
+        loop {
+            if let Poll::Ready(read) = self.poll_read_bytes(offset, bytes, &done, Waker::noop()) {
+                return read.is_ok();
+            }
+            if Machine::now() >= until {
+                return false;
+            }
+            let _ = self.look(&mut Vec::new());
+        }
     }
 
     /// Returns its name, as of its node in `/dev`.
     pub(crate) fn name(&self) -> &'static str {
-        ["vda", "vdb", "vdc", "vdd", "vde", "vdf", "vdg", "vdh"][self.number as usize % MOST_DISKS]
+        self.name
     }
 
     /// Returns the numbers of its node.
     pub(crate) fn device(&self) -> DeviceNumber {
-        DeviceNumber { major: MAJOR, minor: self.number }
+        DeviceNumber { major: MAJOR, minor: self.minor }
     }
 
     /// Returns its size in bytes.
@@ -367,7 +477,7 @@ impl Disk {
 
     /// Returns the number of failures to write so far, for an open file that reports each once.
     pub(crate) fn write_errors(&self) -> u64 {
-        let state = self.state.lock();
+        let state = self.whole.state.lock();
         state.cache.write_errors() + state.flushes.errors
     }
 
@@ -379,7 +489,7 @@ impl Disk {
                 bill.push(payer);
             }
         };
-        let mut state = self.state.lock();
+        let mut state = self.whole.state.lock();
         let now = Machine::now();
         let is_complete = state.take_ended(&mut note);
         let patience = time::ticks_at_ns(PATIENCE_NS);
@@ -396,7 +506,7 @@ impl Disk {
             state.cache.write_all();
             state.write_back_at = (state.cache.unwritten() > 0).then(|| now + time::ticks_at_ns(WRITE_BACK_NS));
         }
-        let is_complete = state.start_orders(self.geometry.sectors, now, &mut note) && is_complete;
+        let is_complete = state.start_orders(self.whole.sectors, now, &mut note) && is_complete;
         if state.in_flight > 0 && state.watched_until.is_none() {
             state.watched_until = Some(now + patience);
         }
@@ -404,8 +514,9 @@ impl Disk {
     }
 
     fn pin(&self, index: u64, purpose: Purpose, waker: Option<&Waker>) -> Poll<Result<Pinned<SharedFrame>, Errno>> {
-        let mut state = self.state.lock();
+        let mut state = self.whole.state.lock();
         state.cache.works_for(payers::present());
+        let index = index + self.first_page;
         let mut pinned = state.cache.pin(index, purpose, waker, allocate);
         if let Poll::Ready(Err(page_cache::Error::OutOfMemory)) = pinned {
             // Another page of the disk can go instead.
@@ -417,13 +528,24 @@ impl Disk {
     }
 
     fn unpin(&self, pinned: Pinned<SharedFrame>, is_changed: bool) {
-        let mut state = self.state.lock();
+        let mut state = self.whole.state.lock();
         state.cache.works_for(payers::present());
         state.cache.unpin(pinned, is_changed);
-        if is_changed && state.write_back_at.is_none() {
-            state.write_back_at = Some(Machine::now() + time::ticks_at_ns(WRITE_BACK_NS));
+        if !is_changed {
+            return;
+        }
+        let now = Machine::now();
+        let is_first = state.write_back_at.is_none();
+        if is_first {
+            state.write_back_at = Some(now + time::ticks_at_ns(WRITE_BACK_NS));
+        }
+        if state.cache.has_orders() {
+            self.start_orders(state, now);
+        } else {
             drop(state);
-            self.attendant.summon();
+        }
+        if is_first {
+            self.whole.attendant.summon();
         }
     }
 
@@ -458,9 +580,10 @@ impl Disk {
             }
         }
         if is_pending && ahead > 0 {
-            let mut state = self.state.lock();
+            let mut state = self.whole.state.lock();
             state.cache.works_for(payers::present());
-            (last + 1..=last + ahead).for_each(|index| state.cache.read_ahead(index, allocate));
+            let ahead = last + 1..(last + 1 + ahead).min(self.bytes().div_ceil(PAGE_SIZE as u64));
+            ahead.for_each(|index| state.cache.read_ahead(index + self.first_page, allocate));
             self.start_orders(state, Machine::now());
         }
         let (mut done, mut result) = (0, Ok(()));
@@ -581,10 +704,10 @@ impl Disk {
     /// Has pages read that are wanted soon, as far as there is room; ready when none of them is being read any more.
     /// Registers the waker before it answers `Pending`.
     pub(crate) fn poll_loaded(&self, pages: &[Range<u64>], waker: &Waker) -> Poll<()> {
-        let mut state = self.state.lock();
+        let mut state = self.whole.state.lock();
         state.cache.works_for(payers::present());
         let mut awaited = None;
-        for index in pages.iter().cloned().flatten() {
+        for index in pages.iter().cloned().flatten().map(|index| index + self.first_page) {
             match state.cache.pin(index, Purpose::Read, None, allocate) {
                 Poll::Ready(Ok(pinned)) => state.cache.unpin(pinned, false),
                 // Its reader is told.
@@ -613,14 +736,14 @@ impl Disk {
 
     /// Takes back the registration of a reader or writer.
     pub(crate) fn forget(&self, waker: &Waker) {
-        self.state.lock().cache.forget(waker);
+        self.whole.state.lock().cache.forget(waker);
     }
 
     /// Looks whether all that was written before the first look is on the disk, and cannot be lost with the power any
     /// more. Registers the waker, if there is one, before it answers `Pending`. Failures are counted
     /// ([`write_errors`](Self::write_errors)).
     fn poll_lasting(&self, progress: &mut Lasting, waker: Option<&Waker>) -> Poll<Result<(), Errno>> {
-        let mut state = self.state.lock();
+        let mut state = self.whole.state.lock();
         let now = Machine::now();
         if let Lasting::Begins = progress {
             *progress = Lasting::Writes { up_to: state.cache.last_change() };
@@ -651,7 +774,7 @@ impl Disk {
     }
 
     fn forget_lasting(&self, waker: &Waker) {
-        let mut state = self.state.lock();
+        let mut state = self.whole.state.lock();
         state.cache.forget_written(waker);
         state.flushes.waiters.forget(waker);
     }
@@ -659,14 +782,14 @@ impl Disk {
     /// Starts orders of the cache, and makes the attendant look if it does not know that there are any.
     fn start_orders(&self, mut state: MutexGuard<'_, State>, now: u64) {
         // The present process pays with its own time.
-        let is_complete = state.start_orders(self.geometry.sectors, now, &mut |_| {});
+        let is_complete = state.start_orders(self.whole.sectors, now, &mut |_| {});
         let is_watched = state.in_flight == 0 || state.watched_until.is_some();
         if !is_watched {
             state.watched_until = Some(now + time::ticks_at_ns(PATIENCE_NS));
         }
         drop(state);
         if !is_watched || !is_complete {
-            self.attendant.summon();
+            self.whole.attendant.summon();
         }
     }
 }
@@ -695,7 +818,7 @@ pub(crate) struct Synchronisation {
 impl Synchronisation {
     /// Makes the wait of a call for one disk, or for all.
     pub(crate) fn new(call: SystemCall, disk: Option<&Disk>) -> Synchronisation {
-        let disks = disk.map_or(0..all().len(), |disk| disk.number as usize..disk.number as usize + 1);
+        let disks = disk.map_or(0..wholes().len(), |disk| disk.place..disk.place + 1);
         Synchronisation { call, disks, progress: Lasting::Begins }
     }
 
@@ -986,7 +1109,7 @@ pub(super) mod tests {
         fn notify(&mut self) {
             // A silent device interrupts nobody.
             if device(|device| device.behaviour != Behaviour::Silent) {
-                all()[0].attendant.summon();
+                all()[0].whole.attendant.summon();
             }
         }
 
@@ -1077,7 +1200,7 @@ pub(super) mod tests {
         }
 
         fn notify(&mut self) {
-            all()[1].attendant.summon();
+            all()[1].whole.attendant.summon();
         }
 
         fn take(&mut self) -> Option<(usize, Result<(), RequestError>)> {
@@ -1098,6 +1221,51 @@ pub(super) mod tests {
         first.into_iter().chain(second)
     }
 
+    /// The first page and the number of pages of a partition of the first disk.
+    const PART: (u64, u64) = (20, 6);
+
+    /// Makes a partition of the first disk.
+    pub(super) fn partition(disks: &[Disk]) -> Option<Disk> {
+        disks[0].partition(3, PART.0, PART.1)
+    }
+
+    /// A partition is a part of its disk, up to its end, and has the same bytes.
+    #[test]
+    fn a_partition_is_a_part_of_its_disk() {
+        run(|program| {
+            behave(Behaviour::Works);
+            let (disk, path) = (open_disk(program), program.store(b"/dev/vda3\0"));
+            let part = program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap();
+            let found = all().iter().find(|disk| disk.name() == "vda3").unwrap();
+            assert!(found.overlaps(&all()[0]) && all()[0].overlaps(found) && !found.overlaps(&all()[1]));
+            let (length, first) = (PART.1 as usize * PAGE_SIZE, PART.0 as usize * PAGE_SIZE);
+            let place = program.store(&vec![1; length + PAGE_SIZE]);
+            assert_eq!(
+                program.call(SystemCall::WriteAt, [disk, place, length + PAGE_SIZE, first]),
+                Ok(length + PAGE_SIZE)
+            );
+            program.write(place, &vec![2; length + PAGE_SIZE]);
+            assert_eq!(program.call(SystemCall::WriteAt, [part, place, length + PAGE_SIZE, 0]), Ok(length));
+            assert_eq!(program.call(SystemCall::WriteAt, [part, place, 1, length]), Err(Errno::ENOSPC));
+            assert_eq!(program.call(SystemCall::ReadAt, [part, place, PAGE_SIZE, length]), Ok(0));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [part]), Ok(0));
+            let lasting = device(|device| device.lasting[first - 1..first + length + 1].to_vec());
+            assert_eq!((lasting[0], lasting[length + 1]), (0, 1), "what is beside it");
+            assert!(lasting[1..=length].iter().all(|byte| *byte == 2));
+            let bytes = abi_unix::types::block_control::BYTES as usize;
+            assert_eq!(program.call(SystemCall::DeviceControl, [part, bytes, place]), Ok(0));
+            assert_eq!(program.read_u64(place), length as u64);
+            program.write(place, &vec![0; length + PAGE_SIZE]);
+            assert_eq!(
+                program.call(SystemCall::WriteAt, [disk, place, length + PAGE_SIZE, first]),
+                Ok(length + PAGE_SIZE)
+            );
+            let status = program.place(128);
+            assert_eq!(program.call(SystemCall::Status, [part, status]), Ok(0));
+            assert_eq!(program.read_u64(status + 32), 254 << 8 | 3);
+        });
+    }
+
     fn open_disk(program: &mut Program) -> usize {
         let path = program.store(b"/dev/vda\0");
         program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap()
@@ -1106,7 +1274,7 @@ pub(super) mod tests {
     /// Replaces the bytes of the second disk.
     pub(in crate::files) fn replace_second(bytes: Vec<u8>) {
         *SECOND.lock().unwrap() = bytes;
-        let mut state = all()[1].state.lock();
+        let mut state = all()[1].whole.state.lock();
         state.cache.give_back(usize::MAX, usize::MAX);
     }
 
@@ -1116,7 +1284,7 @@ pub(super) mod tests {
             device.behaviour = behaviour;
             device.is_gone = false;
         });
-        let mut state = all()[0].state.lock();
+        let mut state = all()[0].whole.state.lock();
         state.cache.give_back(usize::MAX, usize::MAX);
     }
 
@@ -1149,7 +1317,7 @@ pub(super) mod tests {
         run(|program| {
             behave(Behaviour::Works);
             let is_there = |index| {
-                let mut state = all()[0].state.lock();
+                let mut state = all()[0].whole.state.lock();
                 match state.cache.pin(index, Purpose::Read, None, || None) {
                     Poll::Ready(Ok(pinned)) => {
                         state.cache.unpin(pinned, false);
