@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use abi_unix::Counter;
 use abi_unix::types::mounting::flag;
 use abi_unix::types::{mode, signal};
+use command_line::file_systems::{self, ListedFileSystem};
 use command_line::is_name;
 use cops::Errno;
 use cops::system::{file, process, terminal};
@@ -29,6 +30,7 @@ A command is a program of PATH, a path of one, a tool or a command of the shell:
   shell      cd, echo, exit, export, kill, local, pwd, read, return, shift, test, true, false, unset, . FILE
   jobs       jobs, wait, bg and fg [%JOB] go on in the background or foreground with a job that Ctrl-Z has stopped
   mount DEVICE DIRECTORY [ro]   mounts a volume of ext4 umount DIRECTORY   writes it and takes it away
+  mount -a   mounts what /etc/fstab lists, as the first shell does at its start
   counters   prints the kernel's counters              where [PID]   prints where all workers and coroutines are
 a | b        the output of a is the input of b       a && b, a || b   b if a has succeeded, or failed
 a &          a in the background                     a > f, >> f, < f, 2> f, 2>&1   files for a
@@ -65,6 +67,10 @@ pub async fn run(state: &mut State, words: &[String]) -> Ran {
         "fg" => return foreground(state, arguments).await,
         "read" => return read(state, arguments).await,
         "test" | "[" => test(state, name, arguments).await,
+        "mount" if arguments == ["-a"] => match mount_all().await {
+            Ok(()) => 0,
+            Err(message) => state.complain(alloc::format!("mount: {message}")).await,
+        },
         _ => match quick(state, name, arguments) {
             Ok(text) => match state.print(&text).await {
                 // The reader has gone; it needs no message.
@@ -158,9 +164,51 @@ fn mount(state: &State, name: &str, arguments: &[String]) -> Result<(), String> 
             let _ = cops::file::create_dir(directory);
             (device, file::mount_device(&text(device)?, &text(directory)?, c"ext4", flags))
         }
-        _ => return Err("usage: mount DEVICE DIRECTORY [ro], umount DIRECTORY".into()),
+        _ => return Err("usage: mount DEVICE DIRECTORY [ro], mount -a, umount DIRECTORY".into()),
     };
     done.map_err(|error| alloc::format!("{path}: {error}"))
+}
+
+/// The list of file systems that are mounted at the start.
+const LIST: &str = "/etc/fstab";
+
+/// Mounts the file systems of [`LIST`] that are not mounted; says which cannot be, and why.
+async fn mount_all() -> Result<(), String> {
+    let list = cops::file::read_to_string(LIST).await.map_err(|error| alloc::format!("{LIST}: {error}"))?;
+    let mounted = cops::file::read_to_string("/proc/mounts").await.unwrap_or_default();
+    let is_mounted = |directory: &str| mounted.lines().any(|line| line.split(' ').nth(1) == Some(directory));
+    let mut failed = 0;
+    for listed in file_systems::listed(&list) {
+        if is_mounted(&listed.directory) {
+            continue;
+        }
+        if let Err(error) = mount_listed(&listed) {
+            cops::eprintln!("mount: {} on {}: {error}", listed.device, listed.directory);
+            failed += 1;
+        }
+    }
+    if failed == 0 { Ok(()) } else { Err(alloc::format!("{failed} file systems are not mounted")) }
+}
+
+fn mount_listed(listed: &ListedFileSystem) -> Result<(), Errno> {
+    let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
+    let (directory, kind) = (text(&listed.directory)?, text(&listed.kind)?);
+    let flags = if listed.is_read_only { flag::READ_ONLY } else { 0 };
+    match listed.device.starts_with('/') {
+        true if listed.options.is_empty() => file::mount_device(&text(&listed.device)?, &directory, &kind, flags),
+        true => Err(Errno::EINVAL),
+        false => file::mount(&directory, &kind, flags, &text(&listed.options)?),
+    }
+}
+
+/// Mounts the file systems of the list, if there is one, for a shell that is the first process.
+pub async fn mount_at_start() {
+    if process::number() == 1
+        && cops::file::metadata(LIST).is_ok()
+        && let Err(error) = mount_all().await
+    {
+        cops::eprintln!("mount: {error}");
+    }
 }
 
 /// Puts variables aside until the end of the function.

@@ -73,6 +73,7 @@ async fn main() -> Result<i32, Errno> {
 /// Runs a text.
 async fn script(parameters: Vec<String>, name: &str, text: &str) -> Result<u8, Errno> {
     let mut state = State::new(parameters, Job::default())?;
+    commands::mount_at_start().await;
     Ok(match command_line::parse(text) {
         Ok(script) => {
             let status = run::whole(&mut state, &script).await;
@@ -91,6 +92,7 @@ async fn interactive(parameters: Vec<String>) -> Result<u8, Errno> {
     let mut lines = Lines::new(cops::file::standard_input()?);
     let terminal = lines.terminal();
     let mut state = State::new(parameters, Job::new(terminal, true))?;
+    commands::mount_at_start().await;
     // Programs start without these handlers.
     let mut keys = Keys { interrupt: cops::signal::signal(signal::INT)?, stop: cops::signal::signal(signal::TSTP)? };
     if terminal.is_some() {
