@@ -284,6 +284,7 @@
 #define COPS_ENFILE 23 /* too many open files in the system */
 #define COPS_EMFILE 24 /* too many open files */
 #define COPS_ENOTTY 25 /* not a terminal */
+#define COPS_ETXTBSY 26 /* a program is run from the file */
 #define COPS_EFBIG 27 /* file too large */
 #define COPS_ENOSPC 28 /* no space left on device */
 #define COPS_ESPIPE 29 /* illegal seek */

@@ -62,6 +62,7 @@ error_numbers! {
     ENFILE = 23, "too many open files in the system";
     EMFILE = 24, "too many open files";
     ENOTTY = 25, "not a terminal";
+    ETXTBSY = 26, "a program is run from the file";
     EFBIG = 27, "file too large";
     ENOSPC = 28, "no space left on device";
     ESPIPE = 29, "illegal seek";

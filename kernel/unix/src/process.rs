@@ -104,6 +104,7 @@ use crate::asynchronous::user_interrupts::{self, Receivers, SendPages, SenderTab
 use crate::files::descriptor::Descriptors;
 use crate::files::mounts::Place;
 use crate::files::semaphores::Debts;
+use crate::files::tree::RunningFile;
 use crate::models::Model;
 use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
@@ -318,7 +319,7 @@ pub(crate) struct Process {
     /// Barriers of memory for which it has registered.
     pub(crate) barriers: Barriers,
     /// The file of its program.
-    pub executable: Mutex<Option<Place>>,
+    pub executable: Mutex<Option<Arc<RunningFile>>>,
     /// Time at which it was made, in ticks.
     pub started: u64,
     /// Priority with which it was started.

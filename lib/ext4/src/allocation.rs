@@ -14,6 +14,9 @@ use crate::superblock::FREE_INODES_AT;
 const WORTH_A_SEARCH: u32 = 32;
 /// Number of groups in which a better place is looked for.
 const MOST_SEARCHED: u32 = 8;
+/// Number of free pieces of a group that are looked at for a better place, and between two pauses.
+const MOST_PIECES: u32 = 256;
+const PIECES_AT_ONCE: u32 = 32;
 /// Number of groups that are looked at between two pauses.
 const GROUPS_AT_ONCE: u32 = 16;
 /// Number of groups among which the best one for a directory is looked for.
@@ -37,14 +40,24 @@ fn next_bit(bytes: &[u8], range: Range<u32>, is_set: bool) -> u32 {
 
 /// Sets bits, or clears them.
 fn set_bits(bytes: &mut [u8], range: Range<u32>, is_set: bool) {
-    for bit in range {
-        let (byte, mask) = (&mut bytes[bit as usize / 8], 1 << (bit % 8));
-        if is_set {
-            *byte |= mask;
-        } else {
-            *byte &= !mask;
+    let mut set_some = |bits: Range<u32>| {
+        for bit in bits {
+            let (byte, mask) = (&mut bytes[bit as usize / 8], 1 << (bit % 8));
+            if is_set {
+                *byte |= mask;
+            } else {
+                *byte &= !mask;
+            }
         }
+    };
+    // Whole bytes at once: an extent has thousands of blocks.
+    let whole = range.start.next_multiple_of(8)..range.end / 8 * 8;
+    if whole.is_empty() {
+        return set_some(range);
     }
+    set_some(range.start..whole.start);
+    set_some(whole.end..range.end);
+    bytes[whole.start as usize / 8..whole.end as usize / 8].fill(if is_set { 0xff } else { 0 });
 }
 
 /// Returns the bytes of a bitmap that have these bits.
@@ -111,10 +124,18 @@ impl<D: Device> Filesystem<D> {
         let (start, count) = (layout.start_of(group), layout.blocks_of(group));
         let from = from.min(count);
         let mut found = None;
+        let mut pieces = 0;
         // From the wanted place to the end, and then what is before it.
         'parts: for part in [from..count, 0..from] {
             let mut at = part.start;
             while at < part.end {
+                pieces += 1;
+                if pieces > MOST_PIECES && least > 1 {
+                    break 'parts;
+                }
+                if pieces % PIECES_AT_ONCE == 0 {
+                    self.blocks.device().pause();
+                }
                 let bitmap = self.blocks.block(block, kind)?;
                 let mut free = next_bit(bitmap, at..part.end, false);
                 if free >= part.end {
@@ -178,7 +199,9 @@ impl<D: Device> Filesystem<D> {
             let first_bit = bytes.start as u32 * 8;
             let part = self.blocks.change(block, kind, bytes)?;
             set_bits(part, bits.start - first_bit..bits.end - first_bit, false);
-            let free = self.descriptor(group)?.count(GroupCount::FreeBlocks) + here;
+            let free = self.descriptor(group)?.count(GroupCount::FreeBlocks).checked_add(here);
+            let free = free.filter(|free| *free <= layout.blocks_of(group));
+            let free = free.ok_or(Error::Damaged("the number of a group's free blocks"))?;
             self.set_count(group, GroupCount::FreeBlocks, free)?;
             let hint = &mut self.groups[group as usize].hint;
             *hint = (*hint).min(within);
@@ -268,7 +291,7 @@ impl<D: Device> Filesystem<D> {
         let never_used = descriptor.count(GroupCount::NeverUsedInodes);
         self.set_count(group, GroupCount::FreeInodes, free.saturating_sub(1))?;
         if is_directory {
-            self.set_count(group, GroupCount::Directories, directories + 1)?;
+            self.set_count(group, GroupCount::Directories, directories.saturating_add(1))?;
         }
         let behind = layout.group_inodes - (bit + 1);
         if (layout.has_checksums || layout.has_group_checksums) && never_used > behind {
@@ -276,6 +299,17 @@ impl<D: Device> Filesystem<D> {
         }
         self.add_free_inodes(-1)?;
         Ok(Some(number as u32))
+    }
+
+    /// Whether no other inode of a range in one group is in use.
+    pub(crate) fn is_alone(&mut self, number: u32, range: Range<u32>) -> Result<bool, Error> {
+        let layout = self.blocks.layout;
+        let group = (number - 1) / layout.group_inodes;
+        let bit = |number: u32| (number - 1 - group * layout.group_inodes).min(layout.group_inodes);
+        let (block, kind) = (self.groups[group as usize].inode_bitmap, BlockKind::InodeBitmap(group));
+        let bytes = self.blocks.block(block, kind)?;
+        let others = [bit(range.start)..bit(number), bit(number) + 1..bit(range.end)];
+        Ok(others.into_iter().all(|others| others.is_empty() || next_bit(bytes, others.clone(), true) == others.end))
     }
 
     /// Frees an inode.
@@ -294,6 +328,9 @@ impl<D: Device> Filesystem<D> {
         }
         let byte = bit as usize / 8;
         set_bits(self.blocks.change(block, kind, byte..byte + 1)?, bit % 8..bit % 8 + 1, false);
+        if free >= layout.group_inodes {
+            return Err(Error::Damaged("the number of a group's free inodes"));
+        }
         self.set_count(group, GroupCount::FreeInodes, free + 1)?;
         if is_directory {
             self.set_count(group, GroupCount::Directories, directories.saturating_sub(1))?;
@@ -327,5 +364,15 @@ mod tests {
         assert_eq!(bytes, [0xe0, 0xff, 0x0f, 0]);
         set_bits(&mut bytes, 7..9, false);
         assert_eq!(bytes, [0x60, 0xfe, 0x0f, 0]);
+        for start in 0..40_u32 {
+            for end in start..=40 {
+                for is_set in [false, true] {
+                    let mut bytes = [if is_set { 0 } else { 0xff }; 5];
+                    set_bits(&mut bytes, start..end, is_set);
+                    let is_as_asked = |bit: u32| (bytes[bit as usize / 8] >> (bit % 8) & 1 == 1) == is_set;
+                    assert!((0..40).all(|bit| is_as_asked(bit) == (start..end).contains(&bit)), "{start}..{end}");
+                }
+            }
+        }
     }
 }

@@ -210,6 +210,10 @@ impl<D: Device> Filesystem<D> {
                 return Err(Error::NoSpace);
             }
         }
+        // Values of a damaged list may be one over the other, and have no room beside each other.
+        if changes_inside && size_of(&inside) > room || changes_outside && size_of(&outside) > layout.block - HEADER {
+            return Err(damaged());
+        }
         if changes_inside && let Some(start) = inode.attributes_at() {
             let (block, kind, at) = inode.place(&layout);
             let bytes = self.blocks.change(block, kind, at + start..at + layout.inode)?;

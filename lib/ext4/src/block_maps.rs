@@ -1,6 +1,8 @@
 //! Numbers of blocks, as files of ext2 and ext3 have them: twelve in the inode, and three more of blocks with numbers,
 //! of blocks with numbers of such blocks, and of those of these.
 
+use core::ops::Range;
+
 use crate::Error;
 use crate::blocks::BlockKind;
 use crate::bytes::{set_word, word};
@@ -11,6 +13,8 @@ use crate::maps::{BLOCKS_OF_A_STEP, MappedPiece};
 
 /// Numbers of a file's own blocks in the inode.
 const DIRECT: u64 = 12;
+/// Number of blocks that are freed between two pauses.
+const BLOCKS_AT_ONCE: u32 = 16;
 
 /// Returns the number of blocks that such a file can have: of the numbers that there are, and of sectors that 32 bits
 /// count.
@@ -173,26 +177,23 @@ impl<D: Device> Filesystem<D> {
         }
         if depth == 0 {
             self.free_of(inode, at, 1)?;
-            (cut.left, cut.reached) = (cut.left - 1, Some(start));
+            self.note_cut(cut, start);
             return Ok(true);
         }
         let numbers = self.blocks.layout.block as u64 / 4;
         let span = numbers.pow(depth - 1);
-        for place in (0..numbers).rev() {
-            let below = start + place * span;
-            if below + span <= cut.from {
-                break;
-            }
-            let next = self.number_in(at, place as usize)?;
-            if next == 0 {
-                continue;
-            }
+        // The first number that leads to a block which goes.
+        let first = (cut.from.saturating_sub(start) / span) as usize;
+        let mut end = numbers as usize;
+        while let Some((place, next)) = self.last_number(at, first..end)? {
+            let below = start + place as u64 * span;
             if self.cut_number(inode, next, depth - 1, below, cut)? {
-                let part = place as usize * 4..place as usize * 4 + 4;
+                let part = place * 4..place * 4 + 4;
                 set_word(self.blocks.change(at, BlockKind::Map, part)?, 0, 0);
             } else if cut.left == 0 {
                 return Ok(false);
             }
+            end = place;
         }
         if start < cut.from {
             return Ok(false);
@@ -200,7 +201,26 @@ impl<D: Device> Filesystem<D> {
         let layout = self.blocks.layout;
         self.free_metadata(at)?;
         inode.add_blocks(&layout, -1)?;
+        // It counts as those of the file: a damaged map may consist of nothing else.
+        self.note_cut(cut, start);
         Ok(true)
+    }
+
+    /// Returns the last of some numbers of a block that is one, with its place there.
+    fn last_number(&mut self, block: u64, places: Range<usize>) -> Result<Option<(usize, u64)>, Error> {
+        self.require_files(block..block + 1)?;
+        let bytes = self.blocks.block(block, BlockKind::Map)?;
+        let numbers = bytes.as_chunks::<4>().0.get(places.clone()).unwrap_or_default();
+        let found = numbers.iter().enumerate().rev().find(|(_, number)| **number != [0; 4]);
+        Ok(found.map(|(place, number)| (places.start + place, u32::from_le_bytes(*number).into())))
+    }
+
+    /// Notes that a step has freed a block, and everything of the file from this place on.
+    fn note_cut(&self, cut: &mut MapCut, start: u64) {
+        (cut.left, cut.reached) = (cut.left.saturating_sub(1), Some(start));
+        if cut.left.is_multiple_of(BLOCKS_AT_ONCE) {
+            self.blocks.device().pause();
+        }
     }
 }
 

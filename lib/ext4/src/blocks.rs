@@ -133,8 +133,10 @@ pub(crate) struct Blocks<D> {
     front: Box<[u32]>,
     tick: u32,
     clean: usize,
-    /// Number of blocks that were changed since the last commit.
+    /// Number of blocks that were changed since the last commit, and their slots: some twice, and some with another
+    /// block by now.
     new: usize,
+    changed: Vec<u32>,
     /// Blocks whose states in the log must not be replayed.
     revoked: BTreeSet<u64>,
     notes: Vec<Note>,
@@ -164,6 +166,7 @@ impl<D: Device> Blocks<D> {
             tick: 0,
             clean: 0,
             new: 0,
+            changed: Vec::new(),
             revoked: BTreeSet::new(),
             notes: Vec::new(),
             noted_bytes: Vec::new(),
@@ -217,6 +220,7 @@ impl<D: Device> Blocks<D> {
         let bytes = held.bytes.get_mut(part.clone()).ok_or(Error::Damaged("a place in a block"))?;
         self.noted_bytes.try_reserve(part.len()).map_err(|_| Error::OutOfMemory)?;
         self.notes.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
+        self.changed.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
         self.noted_bytes.extend_from_slice(bytes);
         self.notes.push(Note::Bytes { block: number, at: part.start, length: part.len() });
         held.sums.change(&part);
@@ -235,10 +239,12 @@ impl<D: Device> Blocks<D> {
             State::Clean => {
                 self.clean -= 1;
                 self.new += 1;
+                self.changed.push(slot as u32);
                 held.state = State::New { is_logged: false };
             }
             State::Logged => {
                 self.new += 1;
+                self.changed.push(slot as u32);
                 held.state = State::New { is_logged: true };
             }
             State::New { .. } => {}
@@ -269,6 +275,18 @@ impl<D: Device> Blocks<D> {
             held.changed = u128::MAX;
         }
         Ok(&mut held.bytes)
+    }
+
+    /// Returns a new block of zeros for inodes or descriptors, of which none counts as changed yet.
+    ///
+    /// # Errors
+    /// As of [`make`](Blocks::make).
+    pub(crate) fn make_without_items(&mut self, number: u64, kind: BlockKind) -> Result<(), Error> {
+        self.make(number, kind)?;
+        if let Some(slot) = self.places.get(&number) {
+            self.slots[*slot as usize].changed = 0;
+        }
+        Ok(())
     }
 
     /// Gives a block that was changed another use.
@@ -424,6 +442,10 @@ impl<D: Device> Blocks<D> {
                 }
                 let bytes = self.slots[slot].bytes.clone();
                 self.verify(number, kind, &bytes)?;
+                // The look may have brought other blocks into memory, and let this one go.
+                if self.places.get(&number) != Some(&(slot as u32)) {
+                    return Err(Error::Damaged("a block with two uses"));
+                }
                 let held = &mut self.slots[slot];
                 (held.kind, held.verified) = (kind, 0);
             }
@@ -438,6 +460,10 @@ impl<D: Device> Blocks<D> {
         let mut bytes = zeros(self.layout.block)?;
         self.device.read(number * self.layout.block as u64, &mut bytes).map_err(failed)?;
         self.verify(number, kind, &bytes)?;
+        // The look has needed the block as one of another kind.
+        if self.places.contains_key(&number) {
+            return Err(Error::Damaged("a block with two uses"));
+        }
         Ok(self.insert(number, bytes, kind, State::Clean))
     }
 
@@ -459,6 +485,9 @@ impl<D: Device> Blocks<D> {
                 self.slots.len() - 1
             }
         };
+        if matches!(state, State::New { .. }) {
+            self.changed.push(slot as u32);
+        }
         self.places.insert(number, slot as u32);
         self.front[number as usize % FRONT] = slot as u32;
         slot
@@ -564,8 +593,11 @@ impl<D: Device> Blocks<D> {
     fn seal(&mut self) -> Result<(), DeviceFailed> {
         let layout = self.layout;
         // Those of bitmaps are in descriptors, which have their own.
-        for slot in 0..self.slots.len() {
-            let held = &mut self.slots[slot];
+        let mut index = 0;
+        // Descriptors that are changed meanwhile come to the end of the list.
+        while let Some(slot) = self.changed.get(index) {
+            let held = &mut self.slots[*slot as usize];
+            index += 1;
             if held.number == NONE || !matches!(held.state, State::New { .. }) || !layout.has_checksums {
                 continue;
             }
@@ -585,8 +617,9 @@ impl<D: Device> Blocks<D> {
             self.device.pause();
         }
         self.end_notes();
-        for held in self.slots.iter_mut().filter(|held| held.number != NONE) {
-            if matches!(held.state, State::New { .. }) {
+        for slot in &self.changed {
+            let held = &mut self.slots[*slot as usize];
+            if held.number != NONE && matches!(held.state, State::New { .. }) {
                 seal_block(&layout, held);
                 self.device.pause();
             }
@@ -602,9 +635,12 @@ impl<D: Device> Blocks<D> {
         if self.new > 0 || !self.revoked.is_empty() {
             self.seal()?;
             let mut changed: Vec<(u64, u32)> = Vec::new();
-            changed.try_reserve_exact(self.new).map_err(|_| DeviceFailed)?;
-            let is_new = |slot: &u32| matches!(self.slots[*slot as usize].state, State::New { .. });
-            changed.extend(self.places.iter().filter(|(_, slot)| is_new(slot)).map(|(number, slot)| (*number, *slot)));
+            changed.try_reserve_exact(self.changed.len()).map_err(|_| DeviceFailed)?;
+            let held = |slot: &u32| &self.slots[*slot as usize];
+            let is_new = |slot: &&u32| held(slot).number != NONE && matches!(held(slot).state, State::New { .. });
+            changed.extend(self.changed.iter().filter(is_new).map(|slot| (held(slot).number, *slot)));
+            changed.sort_unstable();
+            changed.dedup();
             match &mut self.log {
                 Some(log) => {
                     let slots = &self.slots;
@@ -629,7 +665,9 @@ impl<D: Device> Blocks<D> {
             }
             self.revoked.clear();
             self.new = 0;
+            self.changed.clear();
         } else {
+            self.changed.clear();
             self.device.flush()?;
         }
         self.freed.clear();
@@ -759,4 +797,32 @@ fn seal_block(layout: &Layout, held: &mut HeldBlock) {
 fn put_checksum(bytes: &mut [u8], sums: &mut PieceSums, at: usize, checksum: u32) {
     set_word(bytes, at, checksum);
     sums.change(&(at..at + 4));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superblock::tests::{MemoryDevice, small_layout};
+
+    /// A look at a block as one of another kind needs the descriptors, for which the block itself may have to go.
+    #[test]
+    fn a_block_that_goes_while_it_is_looked_at_is_not_given_away() {
+        let bytes = MOST_CLEAN / 1024 + 16;
+        let mut layout = small_layout(true);
+        layout.blocks = bytes as u64;
+        let device = MemoryDevice(alloc::rc::Rc::new(core::cell::RefCell::new(alloc::vec![0; bytes << 10])));
+        let (descriptors, at) = layout.descriptor_at(0);
+        let mut descriptor = alloc::vec![0; layout.descriptor];
+        let checksum = bitmap_checksum(&layout, BlockKind::BlockBitmap(0), &[0; 1024]);
+        set_half(&mut descriptor, bitmap_checksum_at(BlockKind::BlockBitmap(0)).0, checksum as u16);
+        let checksum = descriptor_checksum(&layout, 0, &descriptor);
+        set_half(&mut descriptor, 30, checksum);
+        device.write(descriptors * 1024 + at as u64, &descriptor).unwrap();
+        let mut blocks = Blocks::new(device, layout);
+        for number in 0..(MOST_CLEAN / 1024) as u64 {
+            blocks.block(8 + number, BlockKind::Map).unwrap();
+        }
+        assert!(blocks.block(8, BlockKind::BlockBitmap(0)).is_err());
+        assert_eq!(blocks.block(8, BlockKind::BlockBitmap(0)).map(<[u8]>::len), Ok(1024));
+    }
 }

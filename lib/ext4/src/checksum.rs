@@ -93,6 +93,14 @@ fn behind_zeros(checksum: u32) -> u32 {
     BEHIND_A_PIECE[0][a] ^ BEHIND_A_PIECE[1][b] ^ BEHIND_A_PIECE[2][c] ^ BEHIND_A_PIECE[3][d]
 }
 
+/// Returns the checksum of what had this one, and these bytes behind it, of which all from `end` on are zeros.
+pub(crate) fn crc32c_of_beginning(before: u32, bytes: &[u8], end: usize) -> u32 {
+    // As many pieces as there are from the end of the whole block.
+    let zeros = (bytes.len() - end) / PIECE;
+    let checksum = crc32c(before, &bytes[..bytes.len() - zeros * PIECE]);
+    (0..zeros).fold(checksum, |checksum, _| behind_zeros(checksum))
+}
+
 /// The checksums of a block's pieces, each by itself. A block has two checksums at each commit, its own and the
 /// journal's, and most often few of its bytes have changed since the last one. Checksums are linear: that of the whole
 /// is put together from those of its pieces, of which only those that have changed are taken again.
@@ -188,6 +196,15 @@ mod tests {
                 assert_eq!(sums.sum(START, &bytes, 0..bytes.len()), crc32c(START, &bytes));
             }
         });
+    }
+
+    #[test]
+    fn zeros_at_the_end_have_the_checksum_of_the_whole() {
+        for end in [0, 1, 60, 127, 128, 129, 500, 896, 1000, 1024] {
+            let mut bytes = [7; 1024];
+            bytes[end..].fill(0);
+            assert_eq!(crc32c_of_beginning(5, &bytes, end), crc32c(5, &bytes), "{end}");
+        }
     }
 
     #[test]

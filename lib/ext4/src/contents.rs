@@ -217,6 +217,9 @@ impl<D: Device> Filesystem<D> {
     /// Returns the target of a symbolic link.
     pub(crate) fn target(&mut self, inode: &Inode) -> Result<Vec<u8>, Error> {
         let length = inode.size() as usize;
+        if length > self.blocks.layout.block {
+            return Err(Error::Damaged("a symbolic link"));
+        }
         let mut target = Vec::new();
         target.try_reserve_exact(length).map_err(|_| Error::OutOfMemory)?;
         if inode.has_short_target() {

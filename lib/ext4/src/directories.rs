@@ -17,6 +17,8 @@ use crate::volume::kind;
 
 /// Bytes of the largest directory.
 const LARGEST_DIRECTORY: u64 = 64 << 20;
+/// Number of blocks of names that are looked at between two pauses.
+const BLOCKS_AT_ONCE: u32 = 8;
 /// Number of leaves in which names of one hash may be.
 const MOST_OF_ONE_HASH: usize = 64;
 /// Bytes of an entry before its name, and of the entry at the end of a block that has its checksum.
@@ -254,10 +256,10 @@ impl<D: Device> Filesystem<D> {
                 if let Some(found) = search_block(&layout, bytes, (block, names), name, &mut room) {
                     return Ok(Searched::Found(found));
                 }
-            }
-            logical += piece.count;
-            if logical.is_multiple_of(16) {
-                self.blocks.device().pause();
+                logical += 1;
+                if logical.is_multiple_of(BLOCKS_AT_ONCE) {
+                    self.blocks.device().pause();
+                }
             }
         }
         Ok(Searched::Missing(room))
@@ -415,6 +417,9 @@ impl<D: Device> Filesystem<D> {
             if has_any(self.blocks.block(block, names)?) {
                 return Ok(false);
             }
+            if logical % BLOCKS_AT_ONCE == BLOCKS_AT_ONCE - 1 {
+                self.blocks.device().pause();
+            }
         }
         Ok(true)
     }
@@ -481,6 +486,9 @@ impl<D: Device> Filesystem<D> {
         let mut listed: Vec<ListedName> = Vec::new();
         for logical in u32::try_from(from / block_size).unwrap_or(u32::MAX)..count {
             let start = u64::from(logical) * block_size;
+            if logical % BLOCKS_AT_ONCE == BLOCKS_AT_ONCE - 1 {
+                self.blocks.device().pause();
+            }
             let block = self.block_at(directory, logical)?;
             let bytes = self.blocks.block(block, names)?;
             for entry in entries(&layout, bytes).filter(|entry| entry.inode != 0) {

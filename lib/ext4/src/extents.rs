@@ -24,6 +24,10 @@ const DEEPEST: u16 = 5;
 /// Number of blocks of the longest extent, and of the longest one without bytes.
 pub(crate) const LONGEST: u32 = 1 << 15;
 const LONGEST_UNWRITTEN: u32 = LONGEST - 1;
+/// Number of entries for which a block has room at least: a node that is full is split into two that have some.
+const LEAST_ENTRIES: usize = 4;
+/// Number of groups whose blocks are freed at once.
+const GROUPS_AT_ONCE: u64 = 4;
 /// Offsets in a header: the number of entries, of those that have room, and of levels below.
 const COUNT_AT: usize = 2;
 const MOST_AT: usize = 4;
@@ -131,6 +135,9 @@ pub(crate) fn checksum_at(bytes: &[u8]) -> usize {
 /// Fails unless a block is a node of this inode's tree.
 pub(crate) fn check_block(layout: &Layout, owner: BlockOwner, bytes: &[u8]) -> Result<(), Error> {
     check_node(bytes, entries_of_block(layout))?;
+    if usize::from(half(bytes, MOST_AT)) < LEAST_ENTRIES {
+        return Err(Error::Damaged("a node of a tree of extents"));
+    }
     if layout.has_checksums {
         let at = checksum_at(bytes);
         if at + 4 > bytes.len() || word(bytes, at) != crc32c(owner.seed, &bytes[..at]) {
@@ -485,23 +492,28 @@ impl<D: Device> Filesystem<D> {
             if last.end() <= from.into() {
                 return Ok(from);
             }
-            if last.first < from {
-                let kept = from - last.first;
+            // Blocks of many groups go in parts: each group has a bitmap that is changed.
+            let most = (GROUPS_AT_ONCE * u64::from(self.blocks.layout.group_blocks)).min(LONGEST.into()) as u32;
+            let kept = from.saturating_sub(last.first).max(last.count.saturating_sub(most));
+            if kept > 0 {
                 let shorter = Extent { count: kept, ..last };
                 self.put_node(inode, leaf.block, path.owner, HEADER + entry * ENTRY, &shorter.bytes())?;
                 self.free_of(inode, last.at + u64::from(kept), last.count - kept)?;
-                return Ok(from);
+            } else {
+                self.free_of(inode, last.at, last.count)?;
+                self.remove_entry(inode, leaf, path.owner, entry)?;
+                if entry == 0 && path.depth > 0 {
+                    self.remove_leaf(inode, &path)?;
+                }
             }
-            self.free_of(inode, last.at, last.count)?;
-            self.remove_entry(inode, leaf, path.owner, entry)?;
-            if entry == 0 && path.depth > 0 {
-                self.remove_leaf(inode, &path)?;
-            }
+            self.blocks.device().pause();
         }
         // The end of what is left.
         let path = self.descend(inode, u32::MAX)?;
         let end = match path.leaf().count.checked_sub(1) {
             Some(entry) => self.extent(inode, &path, entry)?.end(),
+            // A leaf without entries, which only damage makes, is not the end of what is left.
+            None if path.depth > 0 => u32::MAX.into(),
             None => 0,
         };
         Ok(u32::try_from(end).unwrap_or(u32::MAX).max(from))

@@ -69,8 +69,9 @@ impl<D: Device> Filesystem<D> {
             let [block_bitmap, inode_bitmap, inode_table] = [0, 4, 8].map(place);
             let copies = layout.copies_in(group);
             let start = layout.start_of(group);
-            let table = inode_table..inode_table.saturating_add(layout.inode_blocks());
-            let ranges = [block_bitmap..block_bitmap + 1, inode_bitmap..inode_bitmap + 1, table];
+            let range_of = |start: u64, count: u64| start..start.saturating_add(count);
+            let table = range_of(inode_table, layout.inode_blocks());
+            let ranges = [range_of(block_bitmap, 1), range_of(inode_bitmap, 1), table];
             let is_inside = |range: &Range<u64>| range.start > layout.first_block && range.end <= layout.blocks;
             if !ranges.iter().all(is_inside) {
                 return Err(Error::Damaged("the place of a group's structures"));

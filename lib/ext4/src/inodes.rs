@@ -235,8 +235,13 @@ impl Inode {
         }
     }
 
-    fn time(&self, at: (usize, usize)) -> u32 {
-        word(&self.fields, at.0)
+    fn time(&self, layout: &Layout, at: (usize, usize)) -> Stamp {
+        let seconds = i64::from(word(&self.fields, at.0) as i32);
+        if !self.has_fields_up_to(layout, at.1 + 4) {
+            return Stamp { seconds, nanoseconds: 0 };
+        }
+        let more = word(&self.fields, at.1);
+        Stamp { seconds: seconds + (i64::from(more & 3) << 32), nanoseconds: (more >> 2).min(999_999_999) }
     }
 
     /// Returns major and minor number of a device.
@@ -259,7 +264,7 @@ impl Inode {
             links: self.links(),
             size: self.size(),
             sectors: self.sectors(layout.block as u64 / 512),
-            times: [self.time(ACCESSED), self.time(MODIFIED), self.time(CHANGED)],
+            times: [ACCESSED, MODIFIED, CHANGED].map(|at| self.time(layout, at)),
             device: self.device(),
         }
     }
@@ -364,7 +369,14 @@ impl<D: Device> Filesystem<D> {
         let number = self.allocate_inode(parent, is_directory)?;
         let layout = self.blocks.layout;
         let (block, at) = self.place_of(number)?;
-        let kind = BlockKind::Inodes { first: number - (at / layout.inode) as u32 };
+        let first = number - (at / layout.inode) as u32;
+        let kind = BlockKind::Inodes { first };
+        // A block without another file has nothing that is to be read.
+        if self.blocks.held(block).is_none()
+            && self.is_alone(number, first..first + (layout.block / layout.inode) as u32)?
+        {
+            self.blocks.make_without_items(block, kind)?;
+        }
         self.blocks.change(block, kind, at..at + layout.inode)?.fill(0);
         let mut inode = Inode { number, block, at, fields: [0; FIELDS] };
         inode.set_mode(mode);

@@ -17,7 +17,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::iter::Peekable;
 
-use crate::checksum::{PieceSums, START, crc32c};
+use crate::checksum::{PieceSums, START, crc32c, crc32c_of_beginning};
 use crate::device::{Device, DeviceFailed};
 
 /// Blocks of a journal that are used: the least that a journal of Linux has (`JBD2_MIN_JOURNAL_BLOCKS`).
@@ -159,8 +159,8 @@ pub(crate) fn place(pieces: &[JournalPiece], block: u32, size: usize) -> Option<
 }
 
 impl JournalLog {
-    /// Opens the journal of a volume that was replayed, and begins an empty log in it.
-    pub(crate) fn begin<D: Device>(device: &D, journal: Journal, size: usize) -> Result<JournalLog, Unusable> {
+    /// Opens the journal of a volume that was replayed. Nothing is written before it is [begun](JournalLog::begin).
+    pub(crate) fn open<D: Device>(device: &D, journal: Journal, size: usize) -> Result<JournalLog, Unusable> {
         let mut superblock = zeros(SIZE);
         let at = journal.pieces.first().filter(|piece| piece.first == 0).ok_or(Unusable::Damaged)?.at;
         device.read(at, &mut superblock)?;
@@ -190,11 +190,15 @@ impl JournalLog {
         let seed = crc32c(START, &superblock[UUID_AT..UUID_AT + UUID]);
         let sequence = word(&superblock, SEQUENCE_AT).max(1);
         let pieces = journal.pieces;
-        let mut log = JournalLog { pieces, superblock, first, next: first, end, sequence, seed, block: zeros(size) };
         // Blocks of the last transactions are there, up to a number that nobody has noted if the power was cut.
-        log.sequence = log.sequence.wrapping_add(USED_BLOCKS);
-        log.write_superblock(device, first)?;
-        Ok(log)
+        let sequence = sequence.wrapping_add(USED_BLOCKS);
+        Ok(JournalLog { pieces, superblock, first, next: first, end, sequence, seed, block: zeros(size) })
+    }
+
+    /// Begins an empty log. The volume must say already that its journal is to be replayed, and that must last: a
+    /// journal that has begun beside a volume that needs none is a contradiction for `e2fsck`.
+    pub(crate) fn begin<D: Device>(&mut self, device: &D) -> Result<(), DeviceFailed> {
+        self.write_superblock(device, self.first)
     }
 
     /// Whether the largest transaction has room.
@@ -234,7 +238,7 @@ impl JournalLog {
                 at += 8;
             }
             set(&mut self.block, HEADER, at as u32);
-            self.seal();
+            self.seal(at);
             self.write_own(device)?;
         }
         let mut left = blocks.peekable();
@@ -244,7 +248,7 @@ impl JournalLog {
         device.flush()?;
         self.header(COMMIT);
         self.block[COMMIT_TIME_AT..COMMIT_TIME_AT + 8].copy_from_slice(&seconds.to_be_bytes());
-        let checksum = crc32c(self.seed, &self.block);
+        let checksum = crc32c_of_beginning(self.seed, &self.block, COMMIT_TIME_AT + 8);
         set(&mut self.block, COMMIT_CHECKSUM_AT, checksum);
         self.write_own(device)?;
         device.flush()?;
@@ -315,13 +319,13 @@ impl JournalLog {
             device.write(place, bytes)?;
             device.pause();
         }
-        self.seal();
+        self.seal(at);
         device.write(descriptor, &self.block)
     }
 
-    /// Puts the checksum at the end of the block that is being made.
-    fn seal(&mut self) {
-        let checksum = crc32c(self.seed, &self.block);
+    /// Puts the checksum at the end of the block that is being made, which has something up to a place.
+    fn seal(&mut self, end: usize) {
+        let checksum = crc32c_of_beginning(self.seed, &self.block, end);
         let at = self.block.len() - TAIL;
         set(&mut self.block, at, checksum);
     }

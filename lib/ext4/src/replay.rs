@@ -123,7 +123,9 @@ impl<'a, D: Device> Reader<'a, D> {
     fn tags(&self) -> Vec<Tag> {
         let is_third = self.features & THIRD_CHECKSUMS != 0;
         let is_wide = self.features & WIDE != 0;
-        let size = if is_third { 16 } else { 8 + if is_wide { 4 } else { 0 } };
+        // Those of the second version are two bytes longer, which are not used.
+        let unused = if self.features & SECOND_CHECKSUMS != 0 { 2 } else { 0 };
+        let size = if is_third { 16 } else { 8 + unused + if is_wide { 4 } else { 0 } };
         let end = self.size - if self.has_checksums() { log::TAIL } else { 0 };
         let (mut tags, mut at) = (Vec::new(), log::HEADER);
         while at + size <= end {
@@ -304,7 +306,8 @@ mod tests {
         device.write(AT, &superblock).unwrap();
         let pieces = alloc::vec![JournalPiece { first: 0, at: AT, count: USED_BLOCKS }];
         let journal = Journal { pieces, blocks: USED_BLOCKS };
-        let mut log = JournalLog::begin(&device, journal.clone(), BLOCK).unwrap();
+        let mut log = JournalLog::open(&device, journal.clone(), BLOCK).unwrap();
+        log.begin(&device).unwrap();
         for round in 0..4_u8 {
             let blocks: Vec<(u64, Vec<u8>)> = (5..9).map(|place| (place, alloc::vec![round; BLOCK])).collect();
             let revoked: BTreeSet<u64> = if round == 3 { [20].into() } else { BTreeSet::new() };
@@ -331,6 +334,56 @@ mod tests {
         assert_eq!(found, (5..9).map(|place| (place, 3)).collect());
         mark_as_empty(&device, &journal, BLOCK, end.unwrap().unwrap()).unwrap();
         assert_eq!(replay(&device, &journal, BLOCK, |_, _| Err(Error::Busy)), Ok(None));
+    }
+
+    /// Tags of the second version of checksums are two bytes longer than their fields.
+    #[test]
+    fn tags_with_checksums_of_the_second_version_are_read() {
+        for is_wide in [false, true] {
+            let (device, journal) = journal();
+            let features = SECOND_CHECKSUMS | REVOKES | if is_wide { WIDE } else { 0 };
+            let mut superblock = alloc::vec![0; log::SIZE];
+            device.read(AT, &mut superblock).unwrap();
+            let sequence = word(&superblock, log::SEQUENCE_AT);
+            for (at, value) in [(log::INCOMPATIBLE_AT, features), (log::START_AT, 1), (log::CHECKSUM_AT, 0)] {
+                set(&mut superblock, at, value);
+            }
+            let sum = crc32c(START, &superblock);
+            set(&mut superblock, log::CHECKSUM_AT, sum);
+            device.write(AT, &superblock).unwrap();
+            let seed = crc32c(START, &superblock[log::UUID_AT..][..log::UUID]);
+            let block_of = |kind: u32| {
+                let mut block = alloc::vec![0; BLOCK];
+                for (at, value) in [(0, log::MAGIC), (4, kind), (8, sequence)] {
+                    set(&mut block, at, value);
+                }
+                block
+            };
+            let mut descriptor = block_of(log::DESCRIPTOR);
+            let mut at = log::HEADER;
+            for place in 0..3 {
+                let sum = crc32c(crc32c(seed, &sequence.to_be_bytes()), &[place as u8; BLOCK]);
+                let flags = if place > 0 { log::SAME_UUID } else { 0 } | if place == 2 { log::LAST } else { 0 };
+                set(&mut descriptor, at, 30 + place);
+                set(&mut descriptor, at + 4, sum << 16 | flags);
+                at += if is_wide { 14 } else { 10 } + if place == 0 { log::UUID } else { 0 };
+                device.write(AT + (2 + u64::from(place)) * BLOCK as u64, &[place as u8; BLOCK]).unwrap();
+            }
+            let sum = crc32c(seed, &descriptor);
+            set(&mut descriptor, BLOCK - log::TAIL, sum);
+            device.write(AT + BLOCK as u64, &descriptor).unwrap();
+            let mut commit = block_of(log::COMMIT);
+            let sum = crc32c(seed, &commit);
+            set(&mut commit, log::COMMIT_CHECKSUM_AT, sum);
+            device.write(AT + 5 * BLOCK as u64, &commit).unwrap();
+            let mut found = Vec::new();
+            let end = replay(&device, &journal, BLOCK, |place, bytes| {
+                found.push((place, bytes[0]));
+                Ok(())
+            });
+            assert_eq!(end, Ok(Some(sequence.wrapping_add(1))), "{is_wide}");
+            assert_eq!(found, [(30, 0), (31, 1), (32, 2)], "{is_wide}");
+        }
     }
 
     #[test]

@@ -14,8 +14,10 @@ use crate::log::{Journal, JournalLog, JournalPiece, Unusable};
 use crate::replay;
 use crate::superblock::{self, IS_WHOLE, LAST_NAMELESS_AT, Layout, Refusal, STATE_AT, WRITTEN_AT};
 
-/// Bytes of the largest journal, whose pieces are listed in memory.
-const LARGEST_JOURNAL: u64 = 256 << 20;
+/// Bytes of the largest journal (`mke2fs` makes none that is larger), and number of its pieces, which are listed in
+/// memory.
+const LARGEST_JOURNAL: u64 = 1 << 30;
+const MOST_PIECES: usize = 1 << 14;
 /// Number of blocks of a journal that are replayed in memory.
 const MOST_COVERED: usize = 2048;
 /// Bytes of the longest target of a symbolic link (Linux: `PATH_MAX`).
@@ -30,6 +32,8 @@ const MOST_RUNS: usize = 64;
 const BLOCKS_OF_A_CHANGE: u64 = 16;
 /// Number of files without names that a volume can have when it is mounted.
 const MOST_NAMELESS: usize = 1 << 16;
+/// Number of such files, and of pieces of a journal, between two pauses.
+const AT_ONCE: usize = 64;
 /// Number of directories between two whose parents are looked for: more are a loop.
 const DEEPEST: u32 = 1 << 16;
 /// Permission bits that a file loses when its bytes change: it runs with them as its owner, and as its group.
@@ -110,7 +114,7 @@ pub enum Access {
     Write,
 }
 
-/// A file as `stat` tells of it. Times have whole seconds.
+/// A file as `stat` tells of it. Times of an inode without room for more have whole seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Number of the inode.
@@ -125,8 +129,8 @@ pub struct Attributes {
     pub size: u64,
     /// Sectors of 512 bytes that it takes.
     pub sectors: u64,
-    /// Seconds of the last access, the last change of contents and the last change.
-    pub times: [u32; 3],
+    /// The last access, the last change of contents and the last change.
+    pub times: [Stamp; 3],
     /// Major and minor number of a device.
     pub device: (u32, u32),
 }
@@ -1073,7 +1077,11 @@ impl<D: Device> Volume<D> {
             // From the beginning: the journal of a volume that was mounted for reading is still to be replayed.
             self.filesystem = Some(open(Access::Write, &self.device)?);
             self.access = access;
-            return self.begin_writing();
+            let begun = self.begin_writing();
+            if begun.is_err() {
+                self.go_back();
+            }
+            return begun;
         }
         self.end()?;
         self.access = access;
@@ -1104,7 +1112,12 @@ impl<D: Device> Volume<D> {
         self.commit_as(true)?;
         let filesystem = self.filesystem.as_mut().ok_or(Error::Device)?;
         filesystem.blocks.end_log();
-        superblock::mark_as_whole(&self.device).map_err(|DeviceFailed| Error::Device)
+        if superblock::mark_as_whole(&self.device).is_err() {
+            // The log has ended: no change may come any more.
+            self.go_back();
+            return Err(Error::Device);
+        }
+        Ok(())
     }
 }
 
@@ -1236,7 +1249,7 @@ fn add_directory<D: Device>(filesystem: &Filesystem<D>, parent: &mut Inode) -> R
     match parent.links() {
         // They are not counted any more.
         1 => {}
-        links if links + 1 < MOST_LINKS => parent.set_links(links + 1),
+        links if links < MOST_LINKS - 1 => parent.set_links(links + 1),
         _ if filesystem.blocks.layout.has_many_directories => parent.set_links(1),
         _ => return Err(Error::TooManyLinks),
     }
@@ -1350,12 +1363,13 @@ fn open<D: Device>(access: Access, device: &D) -> Result<Filesystem<D>, Error> {
                 }
                 blocks = Blocks::new(device.clone(), replayed);
             }
-            let begun = JournalLog::begin(device, journal.clone(), size).map_err(|unusable| match unusable {
+            let mut opened = JournalLog::open(device, journal.clone(), size).map_err(|unusable| match unusable {
                 Unusable::Device => Error::Device,
                 Unusable::Damaged => Error::Damaged("the journal"),
             })?;
             superblock::mark_in_use(device).map_err(failed)?;
-            log = Some(begun);
+            opened.begin(device).map_err(failed)?;
+            log = Some(opened);
         }
         (Access::Read, Some(journal)) if needs_replay => {
             replay::replay(device, journal, size, |number, bytes| {
@@ -1386,8 +1400,12 @@ fn nameless_of<D: Device>(filesystem: &mut Filesystem<D>) -> Result<Vec<u32>, Er
     let mut list = Vec::new();
     let mut next = word(filesystem.superblock()?, LAST_NAMELESS_AT);
     while next != 0 {
-        if list.len() >= MOST_NAMELESS {
+        // Not the file system's own files, whatever the list says, nor the root.
+        if list.len() >= MOST_NAMELESS || next < filesystem.blocks.layout.first_inode {
             return Err(Error::Damaged("the list of files without names"));
+        }
+        if list.len() % AT_ONCE == AT_ONCE - 1 {
+            filesystem.blocks.device().pause();
         }
         list.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
         list.push(next);
@@ -1414,6 +1432,12 @@ fn journal_of<D: Device>(filesystem: &mut Filesystem<D>, number: u32) -> Result<
     while next < blocks {
         let piece = filesystem.piece(&inode, next, blocks - next)?;
         let Some(at) = piece.at else { break };
+        if journal.pieces.len() >= MOST_PIECES {
+            return Err(Error::Damaged("the journal, which lies in too many pieces"));
+        }
+        if journal.pieces.len() % AT_ONCE == AT_ONCE - 1 {
+            filesystem.blocks.device().pause();
+        }
         journal.pieces.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
         journal.pieces.push(JournalPiece { first: next, at: at * block, count: piece.count });
         next += piece.count;

@@ -37,6 +37,8 @@ pub enum Error {
     Unfinished,
     /// `EMLINK`: the file has the maximum number of names.
     TooManyLinks,
+    /// `ETXTBSY`: a program is run from the file, or it is open for writing and cannot be run.
+    TextBusy,
     /// `EROFS`: the file system must not be changed.
     ReadOnly,
     /// `EFBIG`: the end would lie beyond the largest file.
@@ -65,6 +67,7 @@ impl fmt::Display for Error {
             Error::Crossing => "continued in another file system",
             Error::Unfinished => "not yet done",
             Error::TooManyLinks => "too many links",
+            Error::TextBusy => "text file busy",
             Error::ReadOnly => "read-only file system",
             Error::FileTooLarge => "file too large",
             Error::NoSpace => "no space left on the file system",

@@ -57,6 +57,7 @@ mod table;
 mod tree;
 mod walk;
 mod watch;
+mod writers;
 
 pub use contents::{CommonPages, MAX_FILE_LENGTH, PAGE_SIZE, seal};
 pub use error::Error;
@@ -70,3 +71,4 @@ pub use walk::{
     leading_slashes,
 };
 pub use watch::{Event, Observer, event};
+pub use writers::Writers;

@@ -404,6 +404,24 @@ impl Node {
         Ok(())
     }
 
+    /// Keeps writers away from the file until [`allow_writers`](Self::allow_writers), because a program is run from it.
+    ///
+    /// # Errors
+    /// [`Error::TextBusy`] if it is open for writing.
+    pub fn deny_writers(&self) -> Result<(), Error> {
+        self.shared.inode(self.index).writers.deny()
+    }
+
+    /// Ends what [`deny_writers`](Self::deny_writers) began.
+    pub fn allow_writers(&self) {
+        self.shared.inode(self.index).writers.allow();
+    }
+
+    /// Whether writers are kept away.
+    pub fn are_writers_denied(&self) -> bool {
+        self.shared.inode(self.index).writers.are_denied()
+    }
+
     /// Makes a page of a file, beyond its end too, at the expense of an owner (`fallocate`).
     ///
     /// # Errors

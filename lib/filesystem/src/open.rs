@@ -121,6 +121,8 @@ pub struct OpenFile {
     access: Access,
     /// Whether it counts as a change under way, while which the file system cannot be made read-only.
     is_counted: bool,
+    /// Whether it is one of the file's writers.
+    is_writer: bool,
     appends: AtomicBool,
     // Held for a whole read or write, so that two of them do not use the same position.
     position: Mutex<u64>,
@@ -163,7 +165,8 @@ impl Filesystem {
     }
 
     /// Makes an empty file without a name and opens it, for reading and writing (`memfd_create`). It can be sealed, and
-    /// is gone with the last reference to it. It is no part of the tree, so that it can be made and written in one that
+    /// is gone with the last reference to it. Its maker is none of its writers, and so can run it while it has it open,
+    /// as on Linux. It is no part of the tree, so that it can be made and written in one that
     /// is read-only.
     ///
     /// # Errors
@@ -194,6 +197,9 @@ impl Filesystem {
                 return Err(Error::IsADirectory);
             }
             _ => {}
+        }
+        if options.contents == Contents::Discard && held.shared.inode(held.index).writers.are_denied() {
+            return Err(Error::TextBusy);
         }
         let file = OpenFile::new(&held, options)?;
         if held.kind == FileKind::Regular && options.contents == Contents::Discard {
@@ -258,11 +264,19 @@ impl OpenFile {
     fn new(held: &Held<'_>, options: &OpenOptions) -> Result<OpenFile, Error> {
         // A device is changed beyond the tree.
         let is_counted = options.access.writes() && held.kind == FileKind::Regular && is_part_of_the_tree(held);
+        let is_writer = options.access.writes() && held.kind == FileKind::Regular;
+        let writers = &held.shared.inode(held.index).writers;
         if is_counted {
             held.shared.begin_change()?;
         }
+        if is_writer && let Err(error) = writers.begin() {
+            if is_counted {
+                held.shared.end_change();
+            }
+            return Err(error);
+        }
         let mut file = OpenFile::uncounted(held, options);
-        file.is_counted = is_counted;
+        (file.is_counted, file.is_writer) = (is_counted, is_writer);
         if file.is_told() {
             file.node.tell(event::OPENED);
         }
@@ -275,6 +289,7 @@ impl OpenFile {
             node: Node::new(held),
             access: options.access,
             is_counted: false,
+            is_writer: false,
             appends: AtomicBool::new(options.writes == Writes::AtEnd),
             position: Mutex::new(0),
         }
@@ -454,6 +469,10 @@ impl Drop for OpenFile {
     fn drop(&mut self) {
         if self.is_told() {
             self.node.tell(if self.access.writes() { event::CLOSED_WRITTEN } else { event::CLOSED });
+        }
+        if self.is_writer {
+            let (shared, index) = self.node.parts();
+            shared.inode(index).writers.end();
         }
         if self.is_counted {
             self.node.held().shared.end_change();

@@ -46,6 +46,7 @@ use crate::memory;
 use crate::node::{DeviceNumber, FileKind, Timestamp};
 use crate::quota::{Owner, Quota, Share};
 use crate::watch::{Observer, event};
+use crate::writers::Writers;
 
 /// Index of the root directory. The root is made with the table and never freed.
 pub(crate) const ROOT: u32 = 0;
@@ -158,6 +159,8 @@ pub(crate) struct Inode {
     cursor: AtomicU64,
     pub(crate) attributes: Mutex<Attributes>,
     content: RwLock<Content>,
+    /// Those that write to it, or keep writers away: none when no node is left.
+    pub(crate) writers: Writers,
     /// Charge to the owner that made the inode, without the pages of a file.
     share: Mutex<Option<Share>>,
 }
@@ -175,6 +178,7 @@ impl Inode {
                 changed: Timestamp::default(),
             }),
             content: RwLock::new(Content::Vacant),
+            writers: Writers::new(),
             share: Mutex::new(None),
         }
     }

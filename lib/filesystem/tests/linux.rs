@@ -74,6 +74,7 @@ fn errno(error: Error) -> Errno {
         Error::NotOpenForThis => Errno::BADF,
         Error::CrossFilesystem | Error::Crossing => Errno::XDEV,
         Error::TooManyLinks => Errno::MLINK,
+        Error::TextBusy => Errno::TXTBSY,
         Error::ReadOnly => Errno::ROFS,
         Error::FileTooLarge => Errno::FBIG,
         Error::NoSpace => Errno::NOSPC,

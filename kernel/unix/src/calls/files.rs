@@ -1040,6 +1040,7 @@ pub(super) fn truncate_at(call: Call<'_>) -> Decoding {
         if let Node::OnVolume(node) = &place.node {
             match node.kind() {
                 FileKind::Regular if place.is_read_only() => return Err(Errno::EROFS.into()),
+                FileKind::Regular if node.writers().are_denied() => return Err(Errno::ETXTBSY.into()),
                 FileKind::Regular => {}
                 FileKind::Directory => return Err(Errno::EISDIR.into()),
                 _ => return Err(Errno::EINVAL.into()),
@@ -1048,6 +1049,9 @@ pub(super) fn truncate_at(call: Call<'_>) -> Decoding {
             return path.ask(node.volume(), || VolumeRequest::Truncate(node.clone(), length)).map(|_| 0);
         }
         let node = changeable(&place)?;
+        if node.are_writers_denied() {
+            return Err(Errno::ETXTBSY.into());
+        }
         if node.kind() == FileKind::Regular && length > node.metadata().size {
             call.admitted()?;
         }

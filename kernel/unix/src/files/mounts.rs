@@ -1066,9 +1066,10 @@ impl Path {
             FileKind::Directory if writes || options.creation != Creation::Never => return Err(Errno::EISDIR.into()),
             FileKind::Directory => {}
             _ if options.expect == Expect::Directory => return Err(Errno::ENOTDIR.into()),
+            FileKind::Regular if writes && node.writers().are_denied() => return Err(Errno::ETXTBSY.into()),
             FileKind::Regular if options.contents == Contents::Discard => match self.answered() {
                 Some(cut) => drop(cut?),
-                None if node.attributes().size > 0 => {
+                None if node.size() > 0 => {
                     let volume = node.volume().clone();
                     let cut = self.ask(&volume, || VolumeRequest::Truncate(node, 0));
                     return Err(cut.map_or_else(|halt| halt, |_| Errno::EIO.into()));

@@ -59,7 +59,7 @@ pub(crate) fn status_in(node: &Node, mount: &Mount) -> Status {
 /// Returns the `struct stat` of a file on a volume.
 fn status_on_volume(node: &VolumeNode, mount: &Mount) -> Status {
     let attributes = node.attributes();
-    let time = |seconds: u32| TimeSpec { seconds: seconds.into(), nanoseconds: 0 };
+    let time = |stamp: ext4::Stamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds.into() };
     let (major, minor) = attributes.device;
     Status {
         device: mount.device(),

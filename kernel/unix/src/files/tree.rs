@@ -159,6 +159,7 @@ pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
         NotOpenForThis => Errno::EBADF,
         CrossFilesystem | Crossing => Errno::EXDEV,
         TooManyLinks => Errno::EMLINK,
+        TextBusy => Errno::ETXTBSY,
         ReadOnly => Errno::EROFS,
         FileTooLarge => Errno::EFBIG,
         NoSpace => Errno::ENOSPC,
@@ -166,33 +167,69 @@ pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
     }
 }
 
-/// The file of a program.
-#[doc(alias = "inode")]
-pub(crate) struct Content(Place);
+/// A file from which a program is run or loaded. Nobody opens it for writing meanwhile.
+pub(crate) struct RunningFile(Place);
 
-impl Content {
-    /// Returns the file in this place as that of a program. `EACCES` if it must not be executed.
-    pub(crate) fn of(place: Place) -> Result<Content, Errno> {
-        mounts::require_executable(&place.mount)?;
-        if matches!(place.node, Node::Generated(_)) || !place.metadata().is_executable() {
-            return Err(Errno::EACCES);
+impl RunningFile {
+    /// Keeps writers away from a file. `ETXTBSY` if it is open for writing.
+    fn begin(place: Place) -> Result<RunningFile, Errno> {
+        match &place.node {
+            Node::Stored(node) => node.deny_writers().map_err(errno_of)?,
+            Node::OnVolume(node) => node.writers().deny().map_err(errno_of)?,
+            Node::Generated(_) => {}
         }
-        Ok(Content(place))
-    }
-
-    /// Returns its length in bytes.
-    pub(crate) fn size(&self) -> u64 {
-        self.0.metadata().size
+        Ok(RunningFile(place))
     }
 
     /// Returns the file with its mount.
     pub(crate) fn place(&self) -> &Place {
         &self.0
     }
+}
+
+impl Drop for RunningFile {
+    fn drop(&mut self) {
+        match &self.0.node {
+            Node::Stored(node) => node.allow_writers(),
+            Node::OnVolume(node) => node.writers().allow(),
+            Node::Generated(_) => {}
+        }
+    }
+}
+
+/// The file of a program.
+#[doc(alias = "inode")]
+pub(crate) struct Content(Arc<RunningFile>);
+
+impl Content {
+    /// Returns the file in this place as that of a program. `EACCES` if it must not be executed, `ETXTBSY` if it is
+    /// open for writing.
+    pub(crate) fn of(place: Place) -> Result<Content, Errno> {
+        mounts::require_executable(&place.mount)?;
+        if matches!(place.node, Node::Generated(_)) || !place.metadata().is_executable() {
+            return Err(Errno::EACCES);
+        }
+        Ok(Content(Arc::new(RunningFile::begin(place)?)))
+    }
+
+    /// Returns the file, for the process that runs it.
+    pub(crate) fn running(&self) -> &Arc<RunningFile> {
+        &self.0
+    }
+
+    /// Returns its length in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.place().metadata().size
+    }
+
+    /// Returns the file with its mount.
+    pub(crate) fn place(&self) -> &Place {
+        self.0.place()
+    }
 
     /// Reads at an offset, if the bytes are in memory; fewer than wanted only at the end.
     pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Option<usize> {
-        match &self.0.node {
+        match &self.place().node {
             Node::OnVolume(node) => node.read_for_kernel(offset, bytes),
             node => node.stored().map(|node| node.read_at(offset, bytes).unwrap_or(0)),
         }
@@ -208,7 +245,7 @@ impl Content {
         offset: u64,
         length: usize,
     ) -> Result<Vec<u8>, Errno> {
-        match &self.0.node {
+        match &self.place().node {
             Node::OnVolume(node) => node.fetch(account, payer, offset, length.min(steps::BYTES)).await,
             _ => Ok(Vec::new()),
         }

@@ -42,7 +42,7 @@ use ext4::{
     Access, AttributeMode, Attributes, Change, Device as _, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage,
     Volume, kind,
 };
-use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp};
+use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp, Writers};
 use hal_api::Machine as _;
 use memory::{Frame, MemoryObject, OutOfMemory};
 use platform::{Machine, println};
@@ -401,14 +401,15 @@ pub(crate) async fn leave_disks(account: &Arc<Account>, payer: u32) {
 
 impl MountedVolume {
     /// Begins to mount the volume of a disk: returns it with the submission of that, whose answer says whether it is.
-    /// `EBUSY` if the disk's volume is mounted, `ENOMEM`.
+    /// `EBUSY` if a volume of the disk, of a partition of it or of the disk of this partition is mounted,
+    /// `ENOMEM`.
     pub(crate) fn begin(
         disk: &'static Disk,
         access: Access,
         account: &Arc<Account>,
         payer: u32,
     ) -> Result<VolumeSubmission, Errno> {
-        let has_disk = |other: Arc<MountedVolume>| core::ptr::eq(other.disk, disk);
+        let has_disk = |other: Arc<MountedVolume>| other.disk.overlaps(disk);
         // Also for a process that could not pay for another one.
         if all().into_iter().any(has_disk) {
             return Err(Errno::EBUSY);
@@ -1046,7 +1047,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// `EBUSY` if it is covered.
     fn move_directory(&mut self, used: Option<&Arc<Inode>>) -> Result<Option<Moving>, Errno> {
         // A directory that nobody uses has no mount, and gets a user on this stack alone.
-        let Some(inode) = used.filter(|used| used.attributes.lock().is(kind::DIRECTORY)) else { return Ok(None) };
+        let Some(inode) = used.filter(|used| used.kind == kind::DIRECTORY) else { return Ok(None) };
         match inode.mounting.compare_exchange(UNCOVERED, MOVING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(Some(Moving(inode.clone()))),
             // Both names of a rename may be those of one directory.
@@ -1057,9 +1058,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Has pages of a file in memory, as far as there is room and no failure.
     fn read_ahead(&mut self, node: &VolumeNode, pages: Range<u64>) -> Result<VolumeAnswer, Errno> {
-        let end = node.attributes().size.div_ceil(PAGE_SIZE as u64);
+        let end = node.size().div_ceil(PAGE_SIZE as u64);
         for page in pages.start..pages.end.min(end) {
-            if !node.0.pages.lock().has(page) && !self.fill(node, page)? {
+            if node.0.pages.lock().has(page) {
+                continue;
+            }
+            if !self.fill(node, page)? {
                 break;
             }
             self.pause();
@@ -1069,9 +1073,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Has pages of a file in memory that are mapped, and keeps them there.
     fn bring_in(&mut self, node: &VolumeNode, pages: Range<u64>, stores: bool) -> Result<VolumeAnswer, Errno> {
-        let end = node.attributes().size.div_ceil(PAGE_SIZE as u64);
+        let end = node.size().div_ceil(PAGE_SIZE as u64);
         for page in pages.start..pages.end.min(end) {
-            if !node.0.pages.lock().has(page) && !self.fill(node, page)? {
+            if node.0.pages.lock().has(page) {
+                continue;
+            }
+            if !self.fill(node, page)? {
                 return Err(Errno::ENOMEM);
             }
             self.pause();
@@ -1716,12 +1723,16 @@ impl MountedVolume {
 struct Inode {
     volume: Arc<MountedVolume>,
     number: u32,
+    /// The kind of the file, which never changes.
+    kind: u16,
     attributes: Mutex<Attributes>,
     pages: Mutex<CachedPages>,
     /// Number of failures to write its changes.
     failures: AtomicU32,
     /// It is not on the volume any more, which has gone back after a failure.
     is_lost: AtomicBool,
+    /// Those that have it open for writing, or run it.
+    writers: Writers,
     /// Whether the root of another file system covers the directory: [`UNCOVERED`], [`COVERED`] or [`MOVING`].
     mounting: AtomicU8,
     /// Its place, if that is known; the root has none.
@@ -1833,10 +1844,12 @@ impl VolumeNode {
         let inode = Arc::new(Inode {
             volume: volume.clone(),
             number: attributes.inode,
+            kind: attributes.mode & kind::MASK,
             attributes: Mutex::new(attributes),
             pages: Mutex::default(),
             failures: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
+            writers: Writers::new(),
             mounting: AtomicU8::new(UNCOVERED),
             above: Mutex::new(above),
             next_released: Mutex::new(None),
@@ -1849,6 +1862,11 @@ impl VolumeNode {
 
     fn number(&self) -> u32 {
         self.0.number
+    }
+
+    /// Returns those that have the file open for writing, or run it.
+    pub(crate) fn writers(&self) -> &Writers {
+        &self.0.writers
     }
 
     /// Returns the answer to a look for a name in the directory, if it is known.
@@ -1923,6 +1941,20 @@ impl VolumeNode {
         Ok((object, VolumeMapping { node: self.clone(), stores, _charge: charge }))
     }
 
+    /// Whether the first of these pages, few neighbours that are mapped, are in memory up to the file's end; notes then
+    /// that programs can store to all of them, if they can.
+    fn has_pages(&self, range: Range<u64>, end: u64, stores: bool) -> bool {
+        let mut pages = self.0.pages.lock();
+        if !pages.has_all(range.start..range.end.min(end)) {
+            return false;
+        }
+        let mut next = Some(range.start).filter(|_| stores);
+        while let Some(from) = next {
+            next = pages.store(from..range.end);
+        }
+        true
+    }
+
     /// Reads a step's bytes from a place, if they are in memory and there is no end before them.
     fn read_in_place(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Option<Result<usize, Errno>> {
         let size = self.0.attributes.lock().size;
@@ -1977,7 +2009,7 @@ impl VolumeNode {
         let submission =
             self.volume().submit(account, payer, VolumeRequest::Read { node: self.clone(), offset, bytes })?;
         let first = (offset + length as u64).div_ceil(PAGE_SIZE as u64);
-        if first * (PAGE_SIZE as u64) < self.attributes().size {
+        if first * (PAGE_SIZE as u64) < self.size() {
             let ahead = VolumeRequest::ReadAhead { node: self.clone(), first, count: FETCHED_AHEAD };
             // Without it the next bytes are waited for.
             let _ = self.volume().submit(account, payer, ahead);
@@ -2027,8 +2059,7 @@ impl VolumeNode {
         if done > 0 {
             pages.modified = Some(stamp);
             pages.payer = caller.number();
-            let seconds = stamp.seconds as u32;
-            inode.attributes.lock().times[1..].fill(seconds);
+            inode.attributes.lock().times[1..].fill(stamp);
         }
         drop(pages);
         if is_first {
@@ -2045,6 +2076,16 @@ impl VolumeNode {
         *self.0.attributes.lock()
     }
 
+    /// Returns its length.
+    pub(crate) fn size(&self) -> u64 {
+        self.0.attributes.lock().size
+    }
+
+    /// Whether it is a file of this [`kind`].
+    fn is(&self, kind: u16) -> bool {
+        self.0.kind == kind
+    }
+
     /// Whether it is the root of its volume.
     pub(crate) fn is_root(&self) -> bool {
         self.number() == ROOT
@@ -2057,7 +2098,7 @@ impl VolumeNode {
 
     /// Returns the kind of the file.
     pub(crate) fn kind(&self) -> FileKind {
-        match self.attributes().mode & kind::MASK {
+        match self.0.kind {
             kind::REGULAR => FileKind::Regular,
             kind::DIRECTORY => FileKind::Directory,
             kind::SYMBOLIC_LINK => FileKind::SymbolicLink,
@@ -2071,7 +2112,7 @@ impl VolumeNode {
     /// Returns the metadata.
     pub(crate) fn metadata(&self) -> Metadata {
         let attributes = self.attributes();
-        let time = |seconds: u32| Timestamp { seconds: seconds.into(), nanoseconds: 0 };
+        let time = |stamp: Stamp| Timestamp { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds };
         Metadata {
             inode: attributes.inode.into(),
             kind: self.kind(),

@@ -151,7 +151,7 @@ static LINES: &[Line] = &[
     line("mountinfo", PROCESS, Contents::TextOf(|_, cursor| mount(cursor, true))),
     private("cwd", PROCESS, Contents::PlaceOf(|process| Ok(process.directory.lock().clone()))),
     private("root", PROCESS, Contents::PlaceOf(|_| Ok(mounts::root()))),
-    private("exe", PROCESS, Contents::PlaceOf(|process| process.executable.lock().clone().ok_or(Errno::ENOENT))),
+    private("exe", PROCESS, Contents::PlaceOf(program_of)),
 ];
 
 /// The identity of this start of the machine.
@@ -170,6 +170,11 @@ fn line_of(entry: Entry) -> &'static Line {
 
 fn process_of(entry: Entry) -> Result<Arc<Process>, Errno> {
     table::find(entry.process).ok_or(Errno::ESRCH)
+}
+
+/// Returns the file of a process's program.
+fn program_of(process: &Process) -> Result<Place, Errno> {
+    process.executable.lock().as_ref().map(|running| running.place().clone()).ok_or(Errno::ENOENT)
 }
 
 /// Reads a number as the name of a directory or descriptor: digits without zeros in front.

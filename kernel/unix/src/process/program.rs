@@ -706,8 +706,8 @@ impl Plan {
         process.note_execution();
         process.dump.permit(true);
         process.keeps_capabilities.store(false, Ordering::Relaxed);
-        let place = self.program.content.place().clone();
-        let old = process.executable.lock().replace(place);
+        let file = self.program.content.running().clone();
+        let old = process.executable.lock().replace(file);
         drop(old);
         self.load(process.space(), &process.shared, For::Itself(process)).await
     }
@@ -748,7 +748,7 @@ impl Plan {
         process.set_class_and_nice(|_| Ok(rank))?;
         let id = process.id;
         process.set_name(name);
-        *process.executable.lock() = Some(self.program.content.place().clone());
+        *process.executable.lock() = Some(self.program.content.running().clone());
         let creator = above.as_ref().and_then(|above| above.worker(0));
         if let Some(above) = above {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -986,6 +986,46 @@ mod tests {
         });
     }
 
+    /// Also by a fork; and a file that is open for writing is not run.
+    #[test]
+    fn the_file_of_a_program_that_runs_is_not_written() {
+        const PATH: &[u8] = b"/tmp/runs\0";
+        const WRITE: usize = 0o1;
+        const TRUNCATE: usize = 0o1000;
+        fn try_all(program: &mut Program) -> [Result<usize, Errno>; 5] {
+            let path = program.store(PATH);
+            let ways = [WRITE, 0o2, TRUNCATE, WRITE | TRUNCATE].map(|flags| {
+                let opened = program.call(SystemCall::Open, [0, path, flags, 0]);
+                opened.and_then(|file| program.close(file))
+            });
+            let read = program.call(SystemCall::Open, [0, path, 0, 0]).unwrap();
+            program.close(read).unwrap();
+            let [first, second, third, fourth] = ways;
+            let size = crate::testing::executable().len();
+            [first, second, third, fourth, program.call(SystemCall::TruncateAt, [path, size])]
+        }
+        run(|program| {
+            let arguments = list(program, &[b"x\0"]);
+            let bytes = crate::testing::executable();
+            let path = file(program, PATH, &bytes);
+            let child = program.spawn_with(path, arguments, 0, |program| {
+                assert_eq!(try_all(program), [Err(Errno::ETXTBSY); 5]);
+                let child = program.fork(|program| assert_eq!(try_all(program), [Err(Errno::ETXTBSY); 5])).unwrap();
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            // A program that nobody runs any more.
+            let writer = program.call(SystemCall::Open, [0, path, WRITE, 0]).unwrap();
+            assert_eq!(spawn(program, path, arguments, 0), Err(Errno::ETXTBSY));
+            program.close(writer).unwrap();
+            let child = program.spawn_with(path, arguments, 0, |_| {}).unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(try_all(program), [Ok(0); 5]);
+            remove(program, &[path]);
+        });
+    }
+
     #[test]
     fn scripts_without_an_interpreter_are_refused() {
         run(|program| {
@@ -1119,14 +1159,11 @@ mod tests {
                 let path = program.store(path);
                 assert_eq!(spawn(program, path, arguments, 0), Err(error));
             }
-            let path = program.store(b"/tmp/text\0");
-            let file = program.call(SystemCall::Open, [0, path, 0o102, 0o755]).unwrap();
             for text in [&b"#! "[..], b"\x7fELF"] {
-                assert_eq!(program.call(SystemCall::Truncate, [file, 0]), Ok(0));
-                program.write_to(file, text).unwrap();
+                let path = file(program, b"/tmp/text\0", text);
                 assert_eq!(spawn(program, path, arguments, 0), Err(Errno::ENOEXEC));
+                remove(program, &[path]);
             }
-            program.call(SystemCall::Unlink, [0, path, 0]).unwrap();
             let long = program.store(&[b'a'; LONGEST_PATH]);
             assert_eq!(spawn(program, long, arguments, 0), Err(Errno::ENAMETOOLONG));
             assert_eq!(spawn(program, 0x1000, arguments, 0), Err(Errno::EFAULT));

@@ -3,6 +3,7 @@
 
 mod damage;
 mod differential;
+mod hostile;
 mod image;
 mod random;
 
@@ -133,14 +134,12 @@ fn names_links_and_attributes_are_as_linux_has_them() {
     assert_eq!(volume.remount(Access::Read), Err(Error::Busy));
     assert_eq!(volume.end_file(file.inode), Ok(true));
     assert_eq!(volume.attributes(file.inode), Err(Error::NotFound));
-    let change = Change {
-        permissions: Some(0o4711),
-        owner: None,
-        accessed: Some(Stamp { seconds: 1_000_000, nanoseconds: 5 }),
-        modified: Some(Stamp { seconds: 2_000_000, nanoseconds: 0 }),
-    };
+    // Before 1970, and after the seconds of 32 bits.
+    let accessed = Stamp { seconds: -1_000_000, nanoseconds: 5 };
+    let modified = Stamp { seconds: 5_000_000_000, nanoseconds: 999_999_999 };
+    let change = Change { permissions: Some(0o4711), owner: None, accessed: Some(accessed), modified: Some(modified) };
     let changed = volume.set_attributes(other.inode, change).unwrap();
-    assert_eq!((changed.mode & 0o7777, changed.times[0], changed.times[1]), (0o4711, 1_000_000, 2_000_000));
+    assert_eq!((changed.mode & 0o7777, changed.times[0], changed.times[1]), (0o4711, accessed, modified));
     let owned = volume.set_attributes(other.inode, Change { owner: Some((70_000, 3)), ..Change::default() });
     assert_eq!(owned.unwrap().owner, (70_000, 3));
     volume.remount(Access::Read).unwrap();

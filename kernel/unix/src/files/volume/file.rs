@@ -18,14 +18,17 @@ use waiters::Waiters;
 use crate::files::file::{Attempt, CommonMemory, FileOperations, Properties};
 use crate::files::mounts::{Mount, Node, Place};
 use crate::files::stored::{DirectoryRecord, status_in};
+use crate::files::tree::errno_of;
 use crate::files::volume::{MEMORY_OF_A_NODE, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::user::{Caller, UserBuffer};
-use crate::scheduling::steps;
+use crate::scheduling::steps::{self, Ends};
 
 /// Number of pages that are read ahead of a reader that goes from page to page: at first, and at most.
 const LEAST_AHEAD: u64 = 8;
 const MOST_AHEAD: u64 = 64;
+/// Number of pieces of a mapping whose pages are found in memory between two looks for others that wait.
+const PIECES_AT_ONCE: u64 = 32;
 /// Bytes of a write that are given to the volume at once.
 const MOST_GIVEN: usize = 32 * 1024;
 /// Number of transfers of one open file that are under way at once.
@@ -129,7 +132,7 @@ pub(crate) struct VolumeFile {
 }
 
 impl VolumeFile {
-    /// Opens a file. `EROFS` to write where that is not possible.
+    /// Opens a file. To write, `EROFS` where that is not possible, `ETXTBSY` if a program is run from it.
     pub(crate) fn open(
         node: VolumeNode,
         mount: Arc<Mount>,
@@ -142,6 +145,9 @@ impl VolumeFile {
             let mut writers = node.volume().writers.lock();
             if writers.0 == ext4::Access::Read {
                 return Err(Errno::EROFS);
+            }
+            if node.is(kind::REGULAR) {
+                node.writers().begin().map_err(errno_of)?;
             }
             writers.1 += 1;
         }
@@ -176,7 +182,7 @@ impl VolumeFile {
     }
 
     fn is_directory(&self) -> bool {
-        self.node.attributes().is(kind::DIRECTORY)
+        self.node.is(kind::DIRECTORY)
     }
 
     /// Submits a request for the file.
@@ -188,18 +194,23 @@ impl VolumeFile {
     ///
     /// # Cancellation
     /// Pages that were asked for are read.
-    pub(crate) async fn bring_in(
+    pub(crate) async fn bring_in<C: Caller + Ends + Sync>(
         &self,
-        caller: &(dyn Caller + Sync),
+        caller: &C,
         pages: Range<u64>,
         sharing: Sharing,
     ) -> Result<(), Errno> {
-        let end = self.node.attributes().size.div_ceil(PAGE_SIZE as u64);
+        let end = self.node.size().div_ceil(PAGE_SIZE as u64);
         let (mut first, stores) = (pages.start, sharing == Sharing::ReadWrite);
         while first < pages.end.min(end) || stores && first < pages.end {
             // There are no pages to be read behind the end.
             let count = if first < end { MOST_AHEAD.min(pages.end - first) } else { pages.end - first };
-            self.submit(caller, VolumeRequest::Map { node: self.node.clone(), first, count, stores })?.answer().await?;
+            if first >= end || !self.node.has_pages(first..first + count, end, stores) {
+                let request = VolumeRequest::Map { node: self.node.clone(), first, count, stores };
+                self.submit(caller, request)?.answer().await?;
+            } else if (first / MOST_AHEAD).is_multiple_of(PIECES_AT_ONCE) {
+                steps::pause(caller).await;
+            }
             first += count;
         }
         Ok(())
@@ -302,7 +313,7 @@ impl VolumeFile {
             }
         }
         let length = buffer.len().min(steps::BYTES);
-        if length == 0 || offset >= self.node.attributes().size {
+        if length == 0 || offset >= self.node.size() {
             return Poll::Ready(Ok(0));
         }
         let charge = caller.account().charge(Resource::Memory, length)?;
@@ -316,7 +327,7 @@ impl VolumeFile {
 
     /// Asks for the pages before a reader that goes from page to page.
     fn read_ahead(&self, stage: &mut Stage, caller: &dyn Caller, offset: u64, count: usize, was_there: bool) {
-        let size = self.node.attributes().size;
+        let size = self.node.size();
         if let Some((first, count)) = stage.ahead.note(offset, count, was_there, size) {
             // Without it the reader waits a little longer.
             stage.ahead.submission =
@@ -407,6 +418,9 @@ impl Drop for VolumeFile {
     fn drop(&mut self) {
         if self.access != Access::Read {
             self.node.volume().writers.lock().1 -= 1;
+            if self.node.is(kind::REGULAR) {
+                self.node.writers().end();
+            }
         }
     }
 }
@@ -458,15 +472,14 @@ impl FileOperations for VolumeFile {
     }
 
     fn length(&self) -> Option<u64> {
-        Some(self.node.attributes().size)
+        Some(self.node.size())
     }
 
     fn unread(&self) -> Result<usize, Errno> {
-        let attributes = self.node.attributes();
-        if !attributes.is(kind::REGULAR) {
+        if !self.node.is(kind::REGULAR) {
             return Err(Errno::ENOTTY);
         }
-        Ok(attributes.size.saturating_sub(self.stage.lock().position) as usize)
+        Ok(self.node.size().saturating_sub(self.stage.lock().position) as usize)
     }
 
     fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
@@ -474,7 +487,7 @@ impl FileOperations for VolumeFile {
         let from = match whence {
             types::SEEK_SET => 0,
             types::SEEK_CUR => stage.position,
-            types::SEEK_END => self.node.attributes().size,
+            types::SEEK_END => self.node.size(),
             _ => return Err(Errno::EINVAL),
         };
         let to = from.checked_add_signed(offset).filter(|to| *to <= i64::MAX as u64).ok_or(Errno::EINVAL)?;
@@ -501,7 +514,7 @@ impl FileOperations for VolumeFile {
 
     fn require_mappable(&self, access: Access) -> Result<(), Errno> {
         match access {
-            _ if !self.node.attributes().is(kind::REGULAR) => Err(Errno::ENODEV),
+            _ if !self.node.is(kind::REGULAR) => Err(Errno::ENODEV),
             Access::Write => Err(Errno::EACCES),
             _ => Ok(()),
         }

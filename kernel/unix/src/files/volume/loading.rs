@@ -133,7 +133,7 @@ impl<W: WaitsOnStack> Desk<'_, W> {
         if self.near.runs.is_empty() || self.near.inode != node.number() {
             return false;
         }
-        let size = node.attributes().size;
+        let size = node.size();
         let start = page * PAGE_SIZE as u64;
         let end = start + PAGE_SIZE as u64;
         let device = Blocks::new(self.shared, self.waits);
@@ -164,7 +164,7 @@ impl<W: WaitsOnStack> Desk<'_, W> {
 /// Returns the pages of a file from the first that is not in memory to the last, of which there is one at least, and
 /// not more than are read at once.
 fn missing(node: &VolumeNode, pages: Range<u64>) -> Option<Range<u64>> {
-    let end = node.attributes().size.div_ceil(PAGE_SIZE as u64).min(pages.end).min(pages.start + MOST_PAGES);
+    let end = node.size().div_ceil(PAGE_SIZE as u64).min(pages.end).min(pages.start + MOST_PAGES);
     let cached = node.0.pages.lock();
     let is_missing = |page: &u64| !cached.has(*page);
     let first = (pages.start..end).find(is_missing)?;

@@ -201,6 +201,20 @@ impl CachedPages {
         self.marks.get(group).is_some_and(|marks| marks.present & bit != 0)
     }
 
+    /// Whether all pages of a range are there.
+    pub(super) fn has_all(&self, pages: Range<u64>) -> bool {
+        let mut next = pages.start;
+        while next < pages.end {
+            let (group, end) = (next / GROUP, pages.end.min((next / GROUP + 1) * GROUP));
+            let wanted = u64::MAX >> (GROUP - (end - next)) << (next % GROUP);
+            if self.marks.get(group).is_none_or(|marks| marks.present & wanted != wanted) {
+                return false;
+            }
+            next = end;
+        }
+        true
+    }
+
     /// Whether any page was changed, or may have been.
     pub(super) fn has_changes(&self) -> bool {
         self.changed > 0 || self.stored > 0 || self.mappings > 0
@@ -557,6 +571,11 @@ mod tests {
             }
             assert_eq!(pages.has_changes(), model.values().any(|known| known.changed));
         }
+        for (first, count) in (0..130).zip([1, 2, 5, 64, 70, 130].into_iter().cycle()) {
+            let is_all = (first..first + count).all(|page| model.contains_key(&page));
+            assert_eq!(pages.has_all(first..first + count), is_all, "{count} pages from {first} on");
+        }
+        assert!(pages.has_all(7..7));
         for page in 0..130 {
             let found = pages.page(page).map(|frame| last_byte(&frame));
             assert_eq!(found, model.get(&page).map(|known| known.byte), "page {page}");

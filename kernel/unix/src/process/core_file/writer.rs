@@ -355,8 +355,9 @@ impl Notes {
         let executable = process.executable.lock().clone();
         let mut files = heapless::Vec::new();
         let mut path = Vec::new();
-        if let Some(place) = executable {
-            program::mapped_files(&place, process.shared.program_bias() as u64, |file| {
+        if let Some(running) = executable {
+            let place = running.place();
+            program::mapped_files(place, process.shared.program_bias() as u64, |file| {
                 // A program has no more segments than there is room for.
                 let _ = files.push(file);
             });
