@@ -666,7 +666,8 @@ impl<D: Device> Volume<D> {
             filesystem.let_attributes_go(&mut inode)?;
             filesystem.remove_nameless(number)?;
             inode.set_size(0);
-            inode.set_ended((now.seconds as u32).max(1));
+            // `e2fsck` takes a smaller time for the number of another file, and a machine may have no clock.
+            inode.set_ended((now.seconds as u32).max(filesystem.blocks.layout.inodes));
             filesystem.store(&inode)?;
             filesystem.free_inode(number, inode.is(kind::DIRECTORY))?;
             filesystem.forget_nameless(number);

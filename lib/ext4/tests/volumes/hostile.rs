@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use ext4::{Access, AttributeMode, Device, DeviceFailed, Error, Volume};
+use ext4::{Access, AttributeMode, Device, DeviceFailed, Error, Stamp, Volume};
 
 use crate::image::{Image, now};
 use crate::{DIRECTORY, FILE, end, mount};
@@ -156,6 +156,23 @@ fn blocks_of_many_groups_are_freed_in_steps() {
     let gone = volume.unlink(volume.root(), b"file").unwrap();
     assert_eq!(volume.end_file(gone.inode), Ok(false));
     while !volume.end_file(gone.inode).unwrap() {}
+    end(volume, &image);
+}
+
+/// A machine without a clock begins in 1970, and `e2fsck` has nothing to say about files that it has ended.
+#[test]
+fn files_end_in_1970() {
+    let Some(image) = Image::make(8, &[]) else { return };
+    let early = || Stamp { seconds: 1, nanoseconds: 0 };
+    let mut volume = Volume::mount(image.clone(), early, Access::Write).unwrap();
+    let root = volume.root();
+    for name in [b"a", b"b", b"c"] {
+        volume.create(root, name, FILE).unwrap();
+    }
+    for name in [b"a", b"b"] {
+        let gone = volume.unlink(root, name).unwrap();
+        assert_eq!(volume.end_file(gone.inode), Ok(true));
+    }
     end(volume, &image);
 }
 
