@@ -388,6 +388,92 @@ pub fn netlink_address(port: u32) -> [u8; 12] {
     bytes[4..8].copy_from_slice(&port.to_le_bytes());
     bytes
 }
+/// Address family: frames of a network device (packet(7)).
+pub const AF_PACKET: u16 = 17;
+
+/// An address of `AF_PACKET` (`struct sockaddr_ll`).
+#[doc(alias = "sockaddr_ll")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkAddress {
+    /// Protocol of the frame, as in its header.
+    pub protocol: u16,
+    /// Number of the interface; 0 for any.
+    pub interface: u32,
+    /// Kind of the interface (`ARPHRD_ETHER`).
+    pub hardware: u16,
+    /// Receiver of the frame: [`packet`].
+    pub kind: u8,
+    /// Hardware address, and its length.
+    pub address: [u8; 8],
+    /// See [`address`](Self::address).
+    pub length: u8,
+}
+
+impl LinkAddress {
+    /// Bytes of the structure.
+    pub const SIZE: usize = 20;
+
+    /// Returns the bytes as they lie in memory.
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..2].copy_from_slice(&AF_PACKET.to_le_bytes());
+        bytes[2..4].copy_from_slice(&self.protocol.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.interface.to_le_bytes());
+        bytes[8..10].copy_from_slice(&self.hardware.to_le_bytes());
+        (bytes[10], bytes[11]) = (self.kind, self.length);
+        bytes[12..].copy_from_slice(&self.address);
+        bytes
+    }
+
+    /// Reads the bytes as they lie in memory. `None` for another family.
+    pub fn from_bytes(bytes: [u8; Self::SIZE]) -> Option<LinkAddress> {
+        let half = |at: usize| [bytes[at], bytes[at + 1]];
+        (u16::from_le_bytes(half(0)) == AF_PACKET).then(|| LinkAddress {
+            protocol: u16::from_be_bytes(half(2)),
+            interface: u32::from_le_bytes(core::array::from_fn(|at| bytes[4 + at])),
+            hardware: u16::from_le_bytes(half(8)),
+            kind: bytes[10],
+            length: bytes[11],
+            address: core::array::from_fn(|at| bytes[12 + at]),
+        })
+    }
+}
+
+/// Receivers of frames, as [`LinkAddress::kind`] tells them, and options of sockets of `AF_PACKET`.
+#[allow(missing_docs)]
+pub mod packet {
+    pub const HOST: u8 = 0;
+    pub const BROADCAST: u8 = 1;
+    pub const MULTICAST: u8 = 2;
+    pub const OTHER_HOST: u8 = 3;
+    pub const OUTGOING: u8 = 4;
+    /// Level of the options.
+    pub const SOL_PACKET: u32 = 263;
+    pub const PACKET_ADD_MEMBERSHIP: u32 = 1;
+    pub const PACKET_DROP_MEMBERSHIP: u32 = 2;
+    /// Frames for the socket and those that were dropped, since it was read last.
+    pub const PACKET_STATISTICS: u32 = 6;
+    /// Kinds of interfaces.
+    pub const ETHERNET: u16 = 1;
+    pub const LOOPBACK: u16 = 772;
+}
+
+/// `ioctl` on sockets: what is known of an interface that is named (`struct ifreq`).
+#[allow(missing_docs)]
+pub mod interface_control {
+    pub const GET_NAME: u32 = 0x8910;
+    pub const GET_FLAGS: u32 = 0x8913;
+    pub const GET_ADDRESS: u32 = 0x8915;
+    pub const GET_BROADCAST: u32 = 0x8919;
+    pub const GET_MASK: u32 = 0x891b;
+    pub const GET_MTU: u32 = 0x8921;
+    pub const GET_HARDWARE: u32 = 0x8927;
+    pub const GET_INDEX: u32 = 0x8933;
+    /// Bytes of the structure, and of the name at its beginning.
+    pub const SIZE: usize = 40;
+    pub const NAME: usize = 16;
+}
+
 /// Address family: none; `connect` with it dissolves a datagram socket's association.
 pub const AF_UNSPEC: u16 = 0;
 /// Kind of socket: byte stream.
@@ -418,6 +504,17 @@ pub mod socket_option {
     /// Receive the sender's process, user and group with each message of a local socket.
     pub const SO_PASSCRED: u32 = 16;
     pub const SO_PEERCRED: u32 = 17;
+    /// The time for which calls wait for input or connections, and for room or a connection.
+    pub const SO_RCVTIMEO: u32 = 20;
+    pub const SO_SNDTIMEO: u32 = 21;
+    /// Receive the time at which each datagram has come, as a control message of this kind: `struct timeval`, or
+    /// `struct timespec`.
+    pub const SO_TIMESTAMP: u32 = 29;
+    pub const SO_TIMESTAMP_NEW: u32 = 63;
+    pub const SO_TIMESTAMPNS: u32 = 35;
+    pub const SO_TIMESTAMPNS_NEW: u32 = 64;
+    pub const SO_RCVTIMEO_NEW: u32 = 66;
+    pub const SO_SNDTIMEO_NEW: u32 = 67;
     pub const SO_ACCEPTCONN: u32 = 30;
     pub const SO_PROTOCOL: u32 = 38;
     pub const SO_DOMAIN: u32 = 39;
@@ -441,6 +538,11 @@ pub mod socket_option {
     pub const IP_RECVTTL: u32 = 12;
     /// Level `IPPROTO_IP`: report every failure that the network tells of.
     pub const IP_RECVERR: u32 = 11;
+    /// Level `IPPROTO_IP`: the behaviour towards packets that are too large, [`MOST_DISCOVERY`] at most.
+    pub const IP_MTU_DISCOVER: u32 = 10;
+    /// Level `IPPROTO_IPV6`: as `IP_MTU_DISCOVER`.
+    pub const IPV6_MTU_DISCOVER: u32 = 23;
+    pub const MOST_DISCOVERY: u32 = 5;
     pub const IPPROTO_TCP: u32 = 6;
     pub const IPPROTO_IPV6: u32 = 41;
     /// Level `IPPROTO_IPV6`: the hop limit of packets that are sent.
@@ -451,6 +553,8 @@ pub mod socket_option {
     pub const IPV6_RECVHOPLIMIT: u32 = 51;
     /// Level `IPPROTO_IPV6`: as `IP_TTL`.
     pub const IPV6_HOPLIMIT: u32 = 52;
+    /// Level `IPPROTO_IPV6`: as both, in the form of RFC 2292.
+    pub const IPV6_2292HOPLIMIT: u32 = 8;
     /// Level `IPPROTO_IPV6`: `::` stands for IPv6's addresses only.
     pub const IPV6_V6ONLY: u32 = 26;
     pub const IPPROTO_UDP: u32 = 17;
@@ -467,6 +571,10 @@ pub mod message {
     pub const TRUNC: u32 = 0x20;
     pub const DONTWAIT: u32 = 0x40;
     pub const WAITALL: u32 = 0x100;
+    /// The receiver has answered lately, which the kernel need not ask.
+    pub const CONFIRM: u32 = 0x800;
+    /// Receive a report about a datagram that did not arrive.
+    pub const ERRQUEUE: u32 = 0x2000;
     pub const NOSIGNAL: u32 = 0x4000;
     /// `recvmmsg`: wait for the first message only.
     pub const WAITFORONE: u32 = 0x1_0000;
@@ -477,6 +585,10 @@ pub mod message {
     pub const SCM_CREDENTIALS: u32 = 2;
     /// Most open files of one message (Linux: `SCM_MAX_FD`).
     pub const MOST_FILES: usize = 253;
+    /// Origins of a report (`struct sock_extended_err`): this host, ICMP, ICMPv6.
+    pub const SO_EE_ORIGIN_LOCAL: u32 = 1;
+    pub const SO_EE_ORIGIN_ICMP: u32 = 2;
+    pub const SO_EE_ORIGIN_ICMP6: u32 = 3;
 }
 
 /// The argument of `sendmsg` and `recvmsg` (`struct msghdr`).

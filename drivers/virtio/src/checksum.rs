@@ -13,9 +13,13 @@ const ETHERNET_HEADER: usize = 14;
 /// header there and returns the device's part. `None` for a frame that needs no checksum.
 pub(crate) fn prepare(frame: &mut [u8]) -> Option<Request> {
     const HEADER_OF_SIX: usize = 40;
+    /// "More fragments" and the offset of one, in a header of IPv4.
+    const FRAGMENT: u16 = 0x3fff;
     let ip = frame.get(ETHERNET_HEADER..)?;
     let half = |at: usize| Some(u16::from_be_bytes([*ip.get(at)?, *ip.get(at + 1)?]));
     let (header, protocol, total, addresses) = match (frame.get(12..14)?, ip.first()? >> 4) {
+        // Of a fragment, what is behind the header is no header, or counts for more than is there.
+        ([8, 0], 4) if half(6)? & FRAGMENT != 0 => return None,
         ([8, 0], 4) => (usize::from(ip.first()? & 0xf) * 4, *ip.get(9)?, usize::from(half(2)?), ip.get(12..20)?),
         ([0x86, 0xdd], 6) => (HEADER_OF_SIX, *ip.get(6)?, HEADER_OF_SIX + usize::from(half(4)?), ip.get(8..40)?),
         _ => return None,

@@ -383,6 +383,24 @@ fn the_device_completes_a_checksum_of_six() {
     }
 }
 
+/// Of a packet in pieces no part has a checksum of its own.
+#[test]
+fn fragments_are_sent_as_they_are() {
+    let mut frame = vec![0; 14 + 20 + 40];
+    frame[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0, 60]);
+    frame[23] = 17;
+    assert!(crate::checksum::prepare(&mut frame.clone()).is_some());
+    for (at, byte) in [(20, 0x20), (20, 0x01), (21, 1)] {
+        let mut fragment = frame.clone();
+        fragment[at] = byte;
+        let before = fragment.clone();
+        assert_eq!(crate::checksum::prepare(&mut fragment), None);
+        assert_eq!(fragment, before);
+    }
+    frame[20] = 0x40;
+    assert!(crate::checksum::prepare(&mut frame).is_some(), "not to be fragmented");
+}
+
 /// A device writes arbitrary words to arbitrary places of its rings, and changes its registers' answers.
 #[test]
 fn fuzz_virtqueue() {

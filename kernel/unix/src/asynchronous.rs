@@ -4,6 +4,7 @@
 pub(crate) mod batch;
 pub(crate) mod in_flight;
 pub(crate) mod input;
+pub(crate) mod limited;
 pub(crate) mod messages;
 pub(crate) mod operation;
 pub(crate) mod ready_calls;

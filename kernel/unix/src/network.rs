@@ -2,8 +2,10 @@
 //! of it.
 
 pub(crate) mod addressing;
+pub(crate) mod interfaces;
 pub(crate) mod listing;
 pub(crate) mod netlink;
+pub(crate) mod packet_socket;
 pub(crate) mod shares;
 pub(crate) mod socket;
 pub(crate) mod stack;

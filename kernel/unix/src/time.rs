@@ -132,6 +132,11 @@ pub(crate) fn epoch_ns() -> u64 {
     EPOCH_NS.load(Ordering::Relaxed)
 }
 
+/// Returns the time in nanoseconds since 1970.
+pub(crate) fn real_time_ns() -> u64 {
+    now_ns() + epoch_ns()
+}
+
 /// Returns the monotonic clock's time in nanoseconds.
 #[doc(alias = "ktime_get")]
 pub(crate) fn now_ns() -> u64 {

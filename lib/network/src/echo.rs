@@ -116,7 +116,7 @@ impl Host {
         let key = Key::new(SocketAddr::new(own, u16::from_be_bytes([high, low])), SocketAddr::new(from, 0));
         let from = SocketAddr::new(from, hop_limit.into());
         let Some(socket) = self.find_echoes(key).and_then(|index| self.datagrams.get_mut(index)) else { return };
-        if !socket.deliver(from, message.len(), |room| room.copy_from_slice(message)) {
+        if !socket.deliver(from, hop_limit, message.len(), |room| room.copy_from_slice(message)) {
             self.counters.datagrams_dropped += 1;
         }
     }
@@ -145,7 +145,7 @@ impl Host {
                 let index = self.find_echoes(Key::new(way.from, way.to));
                 if let Some(socket) = index.and_then(|index| self.datagrams.get_mut(index)) {
                     let sender = SocketAddr::new(to, HOP_LIMIT.into());
-                    let taken = socket.deliver(sender, length, |room| {
+                    let taken = socket.deliver(sender, HOP_LIMIT, length, |room| {
                         fill(room);
                         complete(room, kind, identifier, to, from);
                     });
@@ -172,8 +172,9 @@ impl Host {
         Payload { length, fill }: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
         // Fragments are not sent.
-        if length + HEADER_OF_FOUR > self.ethernet_mtu {
-            return Err(Error::TooLong);
+        let mtu = self.ethernet_mtu;
+        if length + HEADER_OF_FOUR > mtu {
+            return Err(self.datagram(id)?.is_too_long_for(mtu, to));
         }
         let (IpAddr::V4(own), IpAddr::V4(remote)) = (from.ip(), to.ip()) else { return Err(Error::Invalid) };
         let checksums = self.checksums.clone();

@@ -14,6 +14,8 @@ pub enum Error {
     AddressUnavailable,
     /// No interface leads to the remote address.
     Unreachable,
+    /// The network leads to no such host: it, or a host on the way, said so.
+    HostUnreachable,
     /// The other side answered that the port has no listener.
     Refused,
     /// The other side ended the connection abruptly; unacknowledged data may be lost.
@@ -43,6 +45,7 @@ impl fmt::Display for Error {
             Error::AddressInUse => "address in use",
             Error::AddressUnavailable => "address not available",
             Error::Unreachable => "network unreachable",
+            Error::HostUnreachable => "host unreachable",
             Error::Refused => "connection refused",
             Error::Reset => "connection reset by peer",
             Error::Aborted => "connection aborted",

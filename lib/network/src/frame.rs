@@ -10,6 +10,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::discovery::is_of_a_host;
 use crate::groups::{QUERY, may_be_query};
+use crate::reports::is_report;
 use crate::table::Key;
 
 const ETHERNET_HEADER: usize = 14;
@@ -20,6 +21,8 @@ const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMP_OF_SIX: u8 = 58;
+const ECHO_REQUEST: u8 = 8;
+const ECHO_REQUEST_OF_SIX: u8 = 128;
 const HEADER_OF_SIX: usize = 40;
 /// Header of options for all hosts on the way.
 const OPTIONS_OF_SIX: u8 = 0;
@@ -85,6 +88,8 @@ pub(crate) enum Packet {
     Echo(Key),
     /// An ICMP error about a packet that this host sent.
     Unreachable(Quoted, Key),
+    /// Another ICMP error about a datagram of this host, which ends nothing.
+    Reported(Quoted, Key),
     /// An ICMPv6 error about a packet of this host that was too large for its way.
     TooLarge(Quoted, Key),
     /// Another message of ICMPv6, of this kind.
@@ -104,6 +109,8 @@ pub(crate) enum Quoted {
         sequence: u32,
     },
     Udp,
+    /// An echo request; its key has the identifier as the local port, and no other port.
+    Echo,
 }
 
 fn byte(data: &[u8], at: usize) -> Option<u8> {
@@ -179,7 +186,7 @@ pub(crate) fn classify_six(
                 && is_for_many == destination.is_multicast()
                 && is_for_us(destination)
         }
-        Packet::Unreachable(..) | Packet::TooLarge(..) => {
+        Packet::Unreachable(..) | Packet::TooLarge(..) | Packet::Reported(..) => {
             !is_for_many && is_of_a_host(source) && !destination.is_multicast() && is_for_us(destination)
         }
         _ => !is_for_many && is_of_a_host(source) && is_of_a_host(destination),
@@ -213,28 +220,41 @@ fn look_at_six(packet: &[u8], length: usize) -> Option<Packet> {
     }
 }
 
-/// Classifies an ICMPv6 message that a packet could not be delivered, or was too large, which quotes its start.
+/// Classifies an ICMPv6 message that a packet was lost, which quotes its start.
 fn look_at_error_of_six(message: &[u8]) -> Option<Packet> {
     const UNREACHABLE: u8 = 1;
     const TOO_LARGE: u8 = 2;
-    let kind = byte(message, 0).filter(|kind| matches!(*kind, UNREACHABLE | TOO_LARGE))?;
+    let kind = byte(message, 0).filter(|kind| is_report(true, *kind))?;
     let quoted = message.get(8..)?;
     if byte(quoted, 0)? >> 4 != 6 {
         return None;
     }
     let transport = quoted.get(HEADER_OF_SIX..)?;
+    let (about, ports) = quoted_transport(byte(quoted, 6)?, transport, ECHO_REQUEST_OF_SIX)?;
     // The quoted source is this host.
-    let key = Key::of_six(address(quoted, 8)?, address(quoted, 24)?, word(transport, 0)?);
-    let about = quoted_transport(byte(quoted, 6)?, transport)?;
-    Some(if kind == UNREACHABLE { Packet::Unreachable(about, key) } else { Packet::TooLarge(about, key) })
+    let key = Key::of_six(address(quoted, 8)?, address(quoted, 24)?, ports);
+    packet_of_error(about, key, kind == UNREACHABLE, kind == TOO_LARGE)
 }
 
-/// Returns the beginning of a packet that an ICMP error quotes.
-fn quoted_transport(protocol: u8, transport: &[u8]) -> Option<Quoted> {
+/// Returns the beginning of a packet that an ICMP error quotes, and its ports, the local one in the upper half.
+fn quoted_transport(protocol: u8, transport: &[u8], echo_request: u8) -> Option<(Quoted, u32)> {
     match protocol {
-        PROTOCOL_TCP => Some(Quoted::Tcp { sequence: word(transport, 4)? }),
-        PROTOCOL_UDP => Some(Quoted::Udp),
+        PROTOCOL_TCP => Some((Quoted::Tcp { sequence: word(transport, 4)? }, word(transport, 0)?)),
+        PROTOCOL_UDP => Some((Quoted::Udp, word(transport, 0)?)),
+        PROTOCOL_ICMP | PROTOCOL_ICMP_OF_SIX if byte(transport, 0)? == echo_request => {
+            Some((Quoted::Echo, u32::from(half(transport, 4)?) << 16))
+        }
         _ => None,
+    }
+}
+
+/// Classifies an error by the packet that it is about.
+fn packet_of_error(about: Quoted, key: Key, is_unreachable: bool, is_too_large: bool) -> Option<Packet> {
+    match about {
+        Quoted::Tcp { .. } | Quoted::Udp if is_unreachable => Some(Packet::Unreachable(about, key)),
+        Quoted::Tcp { .. } | Quoted::Udp if is_too_large => Some(Packet::TooLarge(about, key)),
+        Quoted::Tcp { .. } => None,
+        Quoted::Udp | Quoted::Echo => Some(Packet::Reported(about, key)),
     }
 }
 
@@ -295,14 +315,12 @@ fn look_at_echo(message: &[u8]) -> Option<u32> {
     (half(message, 0)? == REPLY).then_some(half(message, 4)?.into())
 }
 
-/// Classifies an ICMP "destination unreachable", which quotes the start of the packet that could not be delivered.
+/// Classifies an ICMP message that a packet was lost, which quotes its start.
 fn look_at_error(message: &[u8]) -> Option<Packet> {
     const UNREACHABLE: u8 = 3;
-    // "Fragmentation needed" is advice, not an error.
+    // Advice, not the end of anything.
     const FRAGMENTATION_NEEDED: u8 = 4;
-    if byte(message, 0)? != UNREACHABLE || byte(message, 1)? == FRAGMENTATION_NEEDED {
-        return None;
-    }
+    let kind = byte(message, 0).filter(|kind| is_report(false, *kind))?;
     let quoted = message.get(8..)?;
     let first = byte(quoted, 0)?;
     let header = usize::from(first & 0xf) * 4;
@@ -310,9 +328,10 @@ fn look_at_error(message: &[u8]) -> Option<Packet> {
         return None;
     }
     let transport = quoted.get(header..)?;
+    let (about, ports) = quoted_transport(byte(quoted, 9)?, transport, ECHO_REQUEST)?;
     // The quoted source is this host.
-    let key = Key::of_four(word(quoted, 12)?, word(quoted, 16)?, word(transport, 0)?);
-    Some(Packet::Unreachable(quoted_transport(byte(quoted, 9)?, transport)?, key))
+    let key = Key::of_four(word(quoted, 12)?, word(quoted, 16)?, ports);
+    packet_of_error(about, key, kind == UNREACHABLE && byte(message, 1)? != FRAGMENTATION_NEEDED, false)
 }
 
 #[cfg(test)]
@@ -465,8 +484,15 @@ mod tests {
         message[8 + 9] = PROTOCOL_TCP;
         assert_eq!(look_at_error(&message[..8 + 20 + 7]), None, "the number is cut off");
         assert_eq!(with(8 + 9, PROTOCOL_ICMP), None);
-        // Another message; advice; not an IPv4 header.
-        assert_eq!([with(0, 0), with(0, 2), with(0, 11), with(1, 4)], [None; 4]);
+        // Another message; advice and other losses, which only end what asks for them; not an IPv4 header.
+        assert_eq!([with(0, 0), with(0, 2)], [None; 2]);
+        let Packet::Unreachable(_, key) = about(Quoted::Udp) else { panic!("not an error") };
+        let reported = Some(Packet::Reported(Quoted::Udp, key));
+        assert_eq!([with(0, 11), with(0, 12), with(1, 4)], [reported; 3]);
+        let mut echo = unreachable(0);
+        (echo[8 + 9], echo[8 + 20]) = (PROTOCOL_ICMP, ECHO_REQUEST);
+        let Some(Packet::Reported(Quoted::Echo, key)) = look_at_error(&echo) else { panic!("no echo") };
+        assert_eq!((key.local().port(), key.remote().port()), (0x0102, 0));
         assert_eq!([with(8, 0x65), with(8, 0x35), with(8, 0x44), with(8, 0x40)], [None; 4]);
         // Only the first fragment has ports, and one of unknown length does not count as whole.
         assert_eq!([with(8 + 6, 0x20), with(8 + 6, 0x01), with(8 + 7, 1)], [None; 3]);
@@ -537,7 +563,8 @@ mod tests {
         let key = Key::new("[fe80::2]:4660".parse().unwrap(), "[fe80::15]:53".parse().unwrap());
         assert_eq!(error(1, &quoted), Packet::Unreachable(Quoted::Udp, key));
         assert_eq!(error(2, &quoted), Packet::TooLarge(Quoted::Udp, key));
-        assert_eq!(error(3, &quoted), Packet::Message(3));
+        assert_eq!([3, 4].map(|kind| error(kind, &quoted)), [Packet::Reported(Quoted::Udp, key); 2]);
+        assert_eq!(error(5, &quoted), Packet::Message(5));
         assert_eq!(error(1, &quoted[..43]), Packet::Message(1), "the ports are cut off");
         quoted[6] = PROTOCOL_TCP;
         assert_eq!(error(1, &quoted), Packet::Unreachable(Quoted::Tcp { sequence: 0x0102_0304 }, key));

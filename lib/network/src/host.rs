@@ -33,6 +33,7 @@ use crate::half_open::HalfOpen;
 use crate::link::{
     Arrived, Described, Envelope, Enveloped, Frame, Loopback, Outgoing, OutgoingSix, Token, capabilities_of_six,
 };
+use crate::packets::PacketSocket;
 use crate::reply::{Course, header_length};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::Secret;
@@ -219,6 +220,7 @@ pub(crate) struct Host {
     pub(crate) identifiers: Ports,
     /// Raw sockets.
     pub(crate) raws: Vec<u32>,
+    pub(crate) packets: Slab<PacketSocket>,
     pub(crate) datagram_work: WorkList,
     pub(crate) datagram_timers: Timers,
 
@@ -385,13 +387,18 @@ impl Host {
                     reader => reader,
                 }
             }
-            Packet::Unreachable(..) | Packet::TooLarge(..) | Packet::Other | Packet::Drop => None,
+            Packet::Unreachable(..) | Packet::TooLarge(..) | Packet::Reported(..) | Packet::Other | Packet::Drop => {
+                None
+            }
         };
         reader.unwrap_or(Reader::NOBODY)
     }
 
     pub(crate) fn ethernet_input<T: TxToken>(&mut self, packet: Packet, frame: &[u8], answer: T, now: Instant) {
-        if !self.raws.is_empty() {
+        if self.has_packet_sockets() {
+            self.show_frame(frame, false);
+        }
+        if !self.raws.is_empty() && packet != Packet::Drop {
             self.raw_input(frame);
         }
         match packet {
@@ -406,12 +413,17 @@ impl Host {
             Packet::Udp(key) => self.udp_input(key, frame, answer, now),
             Packet::Echo(key) => self.echo_input(key, frame),
             Packet::Unreachable(about, key) => {
-                if self.can_have_sent(key, frame) && is_intact_message(frame, &self.checksums) {
-                    self.unreachable(about, key, now);
+                if self.can_have_sent(about, key, frame) && is_intact_message(frame, &self.checksums) {
+                    self.unreachable(about, key, frame, now);
+                }
+            }
+            Packet::Reported(about, key) => {
+                if self.can_have_sent(about, key, frame) && is_intact_message(frame, &self.checksums) {
+                    self.reported(about, key, frame);
                 }
             }
             Packet::TooLarge(about, key) => {
-                if self.can_have_sent(key, frame) && is_intact_message(frame, &self.checksums) {
+                if self.can_have_sent(about, key, frame) && is_intact_message(frame, &self.checksums) {
                     self.too_large(about, key, frame, now);
                 }
             }
@@ -455,7 +467,7 @@ impl Host {
     /// Whether this host can have sent a packet with these ends over the wire, which an error in `frame` quotes: from
     /// the address to which the error came, to another host.
     #[cold]
-    fn can_have_sent(&self, key: Key, frame: &[u8]) -> bool {
+    fn can_have_sent(&self, about: Quoted, key: Key, frame: &[u8]) -> bool {
         let (local, remote) = (key.local(), key.remote());
         let came_to = |offset: usize, octets: &[u8]| {
             frame.get(ETHERNET_HEADER + offset..).is_some_and(|rest| rest.starts_with(octets))
@@ -469,7 +481,7 @@ impl Host {
             _ => false,
         };
         let is_own = self.is_own(local.ip()) && !local.ip().is_loopback() && !self.is_own(remote.ip());
-        ends && is_own && local.port() != 0 && remote.port() != 0
+        ends && is_own && local.port() != 0 && (remote.port() != 0 || about == Quoted::Echo)
     }
 
     /// Whether a packet of IPv6 from the wire has a source that is this host's.
@@ -560,7 +572,8 @@ impl Host {
                 }
                 _ => false,
             },
-            Quoted::Udp => self.udp_too_large(key),
+            Quoted::Udp => self.udp_too_large(key, frame),
+            Quoted::Echo => false,
         };
         if is_true {
             self.six.narrow(remote, now);
@@ -696,7 +709,7 @@ impl Host {
         added
     }
 
-    fn unreachable(&mut self, about: Quoted, key: Key, now: Instant) {
+    fn unreachable(&mut self, about: Quoted, key: Key, frame: &[u8], now: Instant) {
         match about {
             // Only a connection that is being made is given up, and only if its request is quoted, whose number no
             // other host knows (RFC 5927, section 4.1): any host can forge such a message, and an established
@@ -715,7 +728,7 @@ impl Host {
                     self.remove_closed(index);
                 }
             }
-            Quoted::Udp => self.udp_unreachable(key),
+            Quoted::Udp | Quoted::Echo => self.reported(about, key, frame),
         }
     }
 

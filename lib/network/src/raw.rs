@@ -21,6 +21,7 @@ use crate::discovery::ETHERNET_HEADER;
 use crate::echo::{ECHO_REPLY_OF_SIX, HEADER_OF_FOUR, HOP_LIMIT, REPLY, REQUEST, REQUEST_OF_SIX};
 use crate::host::{Host, Via};
 use crate::reply::parse_ip;
+use crate::reports::{Report, is_report};
 use crate::slab::DatagramId;
 use crate::table::LocalEnd;
 use crate::tcp::zeroed;
@@ -28,6 +29,9 @@ use crate::udp::{DatagramOptions, DatagramProtocol, Datagrams, LONGEST, Payload,
 
 /// Raw sockets of the host.
 pub(crate) const MOST_RAW_SOCKETS: usize = 16;
+/// Bytes that are copied of one packet for all raw sockets: enough for all of them if it came over a wire. Of a longer
+/// one within the host, some of them get none.
+const MOST_COPIED: usize = 24 * 1024;
 /// Bytes of the header of ICMPv6 up to the end of its checksum.
 const CHECKED: usize = 4;
 
@@ -74,9 +78,29 @@ impl<'packet> RawPacket<'packet> {
         let shown = packet.get(..usize::from(four.total_len()))?;
         Some(RawPacket { protocol, from, to, hop_limit, shown, payload })
     }
+
+    /// Returns whether its checksum is right, if it is a message of ICMPv6. Those of other protocols are the receiver's
+    /// to check.
+    fn is_intact(&self) -> bool {
+        match (self.from, self.to) {
+            (IpAddr::V6(from), IpAddr::V6(to)) if self.protocol == ICMP_OF_SIX => {
+                self.payload.len() >= CHECKED && Icmpv6Packet::new_unchecked(self.payload).verify_checksum(&from, &to)
+            }
+            _ => true,
+        }
+    }
 }
 
 impl Datagrams {
+    /// Returns whether it is a raw socket that can have sent a packet of this protocol between these addresses.
+    fn has_sent(&self, protocol: u8, from: IpAddr, to: IpAddr) -> bool {
+        let own = self.local.address.ip();
+        self.options.protocol == DatagramProtocol::Raw(protocol)
+            && own.is_ipv4() == from.is_ipv4()
+            && (own.is_unspecified() || own == from)
+            && self.remote.is_none_or(|remote| remote.ip() == to)
+    }
+
     /// Returns whether it is a raw socket that receives this packet.
     fn takes(&self, packet: &RawPacket<'_>) -> bool {
         let DatagramProtocol::Raw(protocol) = self.options.protocol else { return false };
@@ -112,6 +136,23 @@ impl Host {
         Ok(DatagramId { index, generation: self.datagrams.generation(index) })
     }
 
+    /// Gives a raw socket another local address. Its packets and its waiters stay.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it has a peer.
+    #[cold]
+    pub(crate) fn raw_rebind(&mut self, id: DatagramId, local: LocalEnd) -> Result<(), Error> {
+        if !self.may_bind(local) {
+            return Err(Error::AddressUnavailable);
+        }
+        let socket = self.datagram(id)?;
+        if socket.remote.is_some() {
+            return Err(Error::Invalid);
+        }
+        socket.local = LocalEnd::from(SocketAddr::new(local.address.ip(), 0));
+        Ok(())
+    }
+
     /// Gives a packet that has come in this frame to the raw sockets of its protocol.
     #[cold]
     pub(crate) fn raw_input(&mut self, frame: &[u8]) {
@@ -121,19 +162,48 @@ impl Host {
         }
         let checksums = self.checksums.clone();
         let Some(packet) = RawPacket::read(packet, &checksums) else { return };
-        let is_broadcast = matches!(packet.to, IpAddr::V4(to) if self.is_broadcast(to));
-        if self.is_own(packet.to) && !packet.to.is_loopback() || is_broadcast {
+        let is_for_many = match packet.to {
+            IpAddr::V4(to) => self.is_broadcast(to),
+            IpAddr::V6(to) => self.six.is_member(to),
+        };
+        // No other host has this one's address.
+        let is_for_us = self.is_own(packet.to) && !packet.to.is_loopback() || is_for_many;
+        if is_for_us && !self.is_own(packet.from) && packet.is_intact() {
+            self.report_to_raw(&packet, frame);
             self.give_raw(&packet);
         }
     }
 
+    /// Reports to the raw sockets whose packet a message is about.
+    fn report_to_raw(&mut self, packet: &RawPacket<'_>, frame: &[u8]) {
+        let is_six = packet.to.is_ipv6();
+        let kind = packet.payload.first().copied().filter(|kind| is_report(is_six, *kind));
+        if kind.is_none() || packet.protocol != if is_six { ICMP_OF_SIX } else { ICMP } {
+            return;
+        }
+        let Some((report, protocol, quoted)) = Report::read(frame) else { return };
+        for at in 0..self.raws.len() {
+            let socket = self.raws.get(at).and_then(|index| self.datagrams.get_mut(*index));
+            if let Some(socket) = socket.filter(|socket| socket.has_sent(protocol, packet.to, report.to.ip())) {
+                socket.take_report(report, quoted);
+            }
+        }
+    }
+
     fn give_raw(&mut self, packet: &RawPacket<'_>) {
+        let shown = packet.shown;
+        let mut left = MOST_COPIED;
         for at in 0..self.raws.len() {
             let socket = self.raws.get(at).and_then(|index| self.datagrams.get_mut(*index));
             if let Some(socket) = socket.filter(|socket| socket.takes(packet)) {
+                let Some(rest) = left.checked_sub(shown.len()) else {
+                    self.counters.datagrams_dropped += 1;
+                    continue;
+                };
+                left = rest;
                 let from = SocketAddr::new(packet.from, packet.hop_limit.into());
-                let shown = packet.shown;
-                let taken = socket.deliver(from, shown.len(), |room| room.copy_from_slice(shown));
+                let fill = |room: &mut [u8]| room.copy_from_slice(shown);
+                let taken = socket.deliver(from, packet.hop_limit, shown.len(), fill);
                 self.counters.datagrams_dropped += u64::from(!taken);
             }
         }
@@ -199,7 +269,9 @@ impl Host {
             let mut bytes = bytes_of(payload)?;
             let checksums = ChecksumCapabilities::ignored();
             if let Some(packet) = RawPacket::read(&bytes, &checksums) {
-                let asks = packet.protocol == ICMP && packet.payload.first() == Some(&REQUEST);
+                // The answer to a source that is another host's is not this host's to receive.
+                let asks =
+                    packet.protocol == ICMP && packet.payload.first() == Some(&REQUEST) && self.is_own(packet.from);
                 self.give_raw(&packet);
                 if asks {
                     answer(&mut bytes);
@@ -211,8 +283,9 @@ impl Host {
             return Ok(Sent::Bytes(length));
         }
         // Fragments are not sent.
-        if length > self.ethernet_mtu {
-            return Err(Error::TooLong);
+        let mtu = self.ethernet_mtu;
+        if length > mtu {
+            return Err(self.datagram(id)?.is_too_long_for(mtu, way.to));
         }
         let socket = self.departing_from_here(id, length)?;
         let Some(departing) = socket.departing_packets()? else { return Ok(Sent::Full) };

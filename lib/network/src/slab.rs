@@ -154,6 +154,10 @@ identifier! {
     /// A UDP socket.
     DatagramId
 }
+identifier! {
+    /// A packet socket.
+    PacketSocketId
+}
 
 #[cfg(test)]
 mod tests {

@@ -22,14 +22,16 @@ use crate::frame::Packet;
 use crate::half_open::HalfOpen;
 use crate::host::{FAR_AWAY, Host, Interfaces, SixAllowances, interface_of_six};
 use crate::link::{self, Answer, Described, Frame, Loopback};
+use crate::packets::{self, FrameOrigin, PacketCounts, Tapped};
+use crate::reports::{Report, Reports};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{Secret, halves};
 use crate::six::{LEAST_MTU, SixNetwork};
-use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, Slab};
+use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, PacketSocketId, Slab};
 use crate::table::{Hash, LocalEnd, Ports, Sharing, Table};
 use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
 use crate::time_wait::TimeWait;
-use crate::udp::{DatagramOptions, Payload};
+use crate::udp::{DatagramOptions, Origin, Payload};
 
 /// Number of frames that one `poll` handles, so that others get their turn.
 const BATCH: usize = 8;
@@ -41,7 +43,7 @@ const MOVES: usize = 32;
 /// TCP, UDP, ICMP and ARP over one Ethernet link, and connections within the host. See the [crate
 /// documentation](crate).
 pub struct Stack<L: Link> {
-    link: L,
+    link: Tapped<L>,
     host: Host,
     arrivals: Arrivals,
 }
@@ -192,6 +194,7 @@ impl<L: Link> Stack<L> {
             echo_table: Table::new(hash),
             identifiers: Ports::new(hash, Secret::new(seeds.identifiers))?,
             raws: alloc::vec::Vec::new(),
+            packets: packets::none(),
             datagram_work: WorkList::new(),
             datagram_timers: Timers::new(),
             stray: SocketSet::new(alloc::vec::Vec::new()),
@@ -219,7 +222,7 @@ impl<L: Link> Stack<L> {
         }
         host.set_look_at_addresses(now);
         let arrivals = Arrivals::new(limits.arrivals, capabilities.max_transmission_unit)?;
-        Ok(Stack { link, host, arrivals })
+        Ok(Stack { link: Tapped::new(link), host, arrivals })
     }
 
     pub(crate) fn host(&self) -> &Host {
@@ -253,7 +256,7 @@ impl<L: Link> Stack<L> {
 
     /// Returns the device below.
     pub fn link(&mut self) -> &mut L {
-        &mut self.link
+        &mut self.link.link
     }
 
     /// Returns the counts of events so far.
@@ -377,6 +380,7 @@ impl<L: Link> Stack<L> {
             self.host.send(&mut self.link, now, |reader| order.begin(reader));
         }
         self.link.flush();
+        self.link.show_leaving(&mut self.host);
         let _ = order.look();
         Polled {
             next: self.host.deadline(),
@@ -409,7 +413,7 @@ impl<L: Link> Stack<L> {
                 frame.kept = None;
                 packet = self.host.classify(&room[..length], length);
             }
-            if packet != Packet::Drop {
+            if packet != Packet::Drop || self.host.has_packet_sockets() {
                 let reader = self.host.reader_of(&packet, now);
                 self.arrivals.enter(frame, arrived, reader, packet);
             }
@@ -488,6 +492,7 @@ impl<L: Link> Stack<L> {
         if self.host.has_work() {
             self.host.send_new(&mut self.link, now);
             self.link.flush();
+            self.link.show_leaving(&mut self.host);
         }
         if self.host.has_work() { Some(now_ns) } else { self.host.deadline() }
     }
@@ -837,9 +842,74 @@ impl<L: Link> Stack<L> {
             return Err(failure);
         }
         match socket.arrived.dequeue() {
-            Ok((from, payload)) => Ok(Some(take(from, payload))),
+            Ok((origin, payload)) => Ok(Some(take(origin.from, payload))),
             Err(_) => Ok(None),
         }
+    }
+
+    /// Takes the next datagram, or only shows it, with all that is known of its origin; otherwise as
+    /// [`udp_receive_with`](Self::udp_receive_with).
+    pub fn udp_take_with<R>(
+        &mut self,
+        id: DatagramId,
+        stays: bool,
+        take: impl FnOnce(&Origin, &[u8]) -> R,
+    ) -> Result<Option<R>, Error> {
+        let socket = self.host.datagram(id)?;
+        if let Some(failure) = socket.failure.take() {
+            return Err(failure);
+        }
+        if stays {
+            return Ok(socket.arrived.peek().ok().map(|(origin, payload)| take(origin, payload)));
+        }
+        Ok(socket.arrived.dequeue().ok().map(|(origin, payload)| take(&origin, payload)))
+    }
+
+    /// Takes the first report about a datagram that did not arrive, with the start of its bytes. A failure that was not
+    /// reported yet is then that of the next report.
+    #[doc(alias = "MSG_ERRQUEUE")]
+    pub fn take_datagram_report<R>(
+        &mut self,
+        id: DatagramId,
+        take: impl FnOnce(&Report, &[u8]) -> R,
+    ) -> Result<Option<R>, Error> {
+        let socket = self.host.datagram(id)?;
+        let Some(reports) = &mut socket.reports else { return Ok(None) };
+        let Some(taken) = reports.take(take) else { return Ok(None) };
+        socket.failure = reports.first().map(|next| next.failure().0);
+        Ok(Some(taken))
+    }
+
+    /// Returns the bytes of the next datagram; 0 if there is none, or a failure goes before it.
+    #[doc(alias = "FIONREAD")]
+    pub fn datagram_receivable(&mut self, id: DatagramId) -> Result<usize, Error> {
+        let socket = self.host.datagram(id)?;
+        if socket.failure.is_some() {
+            return Ok(0);
+        }
+        Ok(socket.arrived.peek().map_or(0, |(_, payload)| payload.len()))
+    }
+
+    /// Reports to a socket that a datagram is longer than any, and returns the error. As on Linux, of IPv6 alone, and
+    /// with the size of packets on its way.
+    #[cold]
+    pub fn report_too_long(&mut self, id: DatagramId, to: Option<SocketAddr>) -> Error {
+        self.host.udp_too_long(id, to)
+    }
+
+    /// Has the coming of datagrams told by this clock, or by none.
+    #[doc(alias = "SO_TIMESTAMP")]
+    pub fn set_datagram_clock(&mut self, id: DatagramId, clock: Option<fn() -> u64>) -> Result<(), Error> {
+        self.host.datagram(id)?.clock = clock;
+        Ok(())
+    }
+
+    /// Gives a raw socket another local address.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it has a peer, [`Error::AddressUnavailable`].
+    pub fn raw_rebind(&mut self, id: DatagramId, local: impl Into<LocalEnd>) -> Result<(), Error> {
+        self.host.raw_rebind(id, local.into())
     }
 
     /// Shows the next datagram without taking it, or a failure as [`udp_receive_with`](Self::udp_receive_with) does.
@@ -855,16 +925,22 @@ impl<L: Link> Stack<L> {
             return Err(failure);
         }
         match socket.arrived.peek() {
-            Ok((from, payload)) => Ok(Some(look(*from, payload))),
+            Ok((origin, payload)) => Ok(Some(look(origin.from, payload))),
             Err(_) => Ok(None),
         }
     }
 
-    /// Sets whether failures that the network reports are those of datagrams to any receiver, or only of those to the
-    /// connected end. Reports of strangers are believed as far as they name the socket's port.
+    /// Sets whether reports of the network are kept, which takes [`MEMORY_OF_REPORTS`](crate::MEMORY_OF_REPORTS).
+    /// Failures are then those of datagrams to any receiver, else only of those to the connected end. Reports of
+    /// strangers are believed as far as they name the socket's port.
     #[doc(alias = "IP_RECVERR")]
-    pub fn set_datagram_reports(&mut self, id: DatagramId, reports_all: bool) -> Result<(), Error> {
-        self.host.datagram(id)?.reports_all = reports_all;
+    pub fn set_datagram_reports(&mut self, id: DatagramId, are_kept: bool) -> Result<(), Error> {
+        let socket = self.host.datagram(id)?;
+        if !are_kept {
+            socket.reports = None;
+        } else if socket.reports.is_none() {
+            socket.reports = Some(Reports::new()?);
+        }
         Ok(())
     }
 
@@ -915,7 +991,7 @@ impl<L: Link> Stack<L> {
         Ok(Readiness {
             receive: failed || !socket.arrived.is_empty(),
             send: socket.can_send(),
-            failed,
+            failed: failed || socket.reports.as_ref().is_some_and(|reports| !reports.is_empty()),
             ..Readiness::default()
         })
     }
@@ -937,5 +1013,81 @@ impl<L: Link> Stack<L> {
     /// Closes a datagram socket; datagrams that it has not sent yet are lost.
     pub fn udp_close(&mut self, id: DatagramId) -> Result<(), Error> {
         self.host.udp_close(id)
+    }
+
+    /// Makes a packet socket, which receives copies of the frames of this protocol that come; one for
+    /// [`ALL_PROTOCOLS`](crate::ALL_PROTOCOLS) also of those that leave.
+    ///
+    /// # Errors
+    /// [`Error::Limit`], [`Error::OutOfMemory`].
+    #[doc(alias = "AF_PACKET")]
+    pub fn packet_open(&mut self, protocol: u16) -> Result<PacketSocketId, Error> {
+        self.link.keep_leaving(true)?;
+        let made = self.host.packet_open(protocol);
+        if !self.host.has_packet_sockets() {
+            self.link.keep_leaving(false)?;
+        }
+        made
+    }
+
+    /// Sets the protocol of a packet socket's frames; 0 for none. Frames that wait stay.
+    pub fn packet_set_protocol(&mut self, id: PacketSocketId, protocol: u16) -> Result<(), Error> {
+        self.host.packet_set_protocol(id, protocol)
+    }
+
+    /// Has the coming of frames told by this clock, or by none.
+    pub fn packet_set_clock(&mut self, id: PacketSocketId, clock: Option<fn() -> u64>) -> Result<(), Error> {
+        self.host.packet_set_clock(id, clock)
+    }
+
+    /// Takes the next frame, or only shows it if it stays; `None` if there is none: register and wait.
+    pub fn packet_receive_with<R>(
+        &mut self,
+        id: PacketSocketId,
+        stays: bool,
+        take: impl FnOnce(&FrameOrigin, &[u8]) -> R,
+    ) -> Result<Option<R>, Error> {
+        self.host.packet_receive(id, stays, take)
+    }
+
+    /// Sends a frame of `length` bytes that `fill` writes, as it is.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`], [`Error::Invalid`] if it is shorter than a header, [`Error::Limit`] if the device has no
+    /// room at present.
+    pub fn packet_send_with(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), Error> {
+        self.link.send_frame(length, fill)?;
+        self.link.show_leaving(&mut self.host);
+        Ok(())
+    }
+
+    /// Takes the counts of a packet socket's frames, which begin anew.
+    #[doc(alias = "PACKET_STATISTICS")]
+    pub fn packet_take_counts(&mut self, id: PacketSocketId) -> Result<PacketCounts, Error> {
+        self.host.packet_take_counts(id)
+    }
+
+    /// Registers a waker for the next frame.
+    pub fn packet_register(&mut self, id: PacketSocketId, waker: &Waker) -> Result<(), Error> {
+        self.host.packet_register(id, waker)
+    }
+
+    /// Takes back [`packet_register`](Self::packet_register).
+    pub fn packet_forget(&mut self, id: PacketSocketId, waker: &Waker) {
+        self.host.packet_forget(id, waker);
+    }
+
+    /// Returns the operations that would not wait.
+    pub fn packet_readiness(&mut self, id: PacketSocketId) -> Result<Readiness, Error> {
+        self.host.packet_readiness(id)
+    }
+
+    /// Closes a packet socket; frames that it has not received are lost.
+    pub fn packet_close(&mut self, id: PacketSocketId) -> Result<(), Error> {
+        self.host.packet_close(id)?;
+        if !self.host.has_packet_sockets() {
+            self.link.keep_leaving(false)?;
+        }
+        Ok(())
     }
 }

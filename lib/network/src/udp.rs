@@ -20,12 +20,14 @@ use crate::Error;
 use crate::arrivals::Reader;
 use crate::configuration::{Interest, Sent};
 use crate::dhcp;
-use crate::echo::{can_send_packets, have_packets, send_packet_of_six};
+use crate::echo::{HOP_LIMIT, can_send_packets, have_packets, send_packet_of_six};
+use crate::frame::Quoted;
 use crate::host::{Host, RESOLUTION_RETRY, RETRY, Via, poll_via};
 use crate::link::{Envelope, Enveloped, Outgoing, Token};
 use crate::operations::or_this_host;
 use crate::raw::RawChoices;
 use crate::reply::parse_ip;
+use crate::reports::{MEMORY_OF_REPORTS, Report, Reports, payload_of_udp};
 use crate::slab::DatagramId;
 use crate::table::{Key, LocalEnd, Ports, Sharing, Table, insert_all};
 use crate::tcp::{BUFFER_LIMITS, zeroed};
@@ -91,7 +93,7 @@ impl DatagramOptions {
 
     /// Returns the bytes of the receive buffer and its records.
     fn receive_memory(&self) -> usize {
-        self.receive_buffer + self.datagrams * size_of::<PacketMetadata<SocketAddr>>()
+        self.receive_buffer + self.datagrams * size_of::<PacketMetadata<Origin>>()
     }
 
     /// Returns the bytes of the smoltcp socket with the send buffer and its records: the most that datagrams on their
@@ -108,6 +110,17 @@ impl DatagramOptions {
 
 // As many datagrams over IPv6 must fit into what is charged.
 const _: () = assert!(size_of::<PacketMetadata<SixWay>>() <= size_of::<udp::PacketMetadata>());
+
+/// The origin of a datagram that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its sender.
+    pub from: SocketAddr,
+    /// The hop limit with which it has come.
+    pub hop_limit: u8,
+    /// The time of its coming, of the clock that the socket was given; 0 without one.
+    pub at_ns: u64,
+}
 
 /// Ends of a datagram over IPv6, but for the local port.
 #[derive(Clone, Copy, Debug)]
@@ -148,6 +161,9 @@ const UNRESOLVED: usize = 8;
 /// Number of datagrams that a socket looks at before the next one's turn.
 const LOOKS: usize = 32;
 
+/// Size of packets within the host, as it is told.
+const MTU_WITHIN: usize = 65_536;
+
 /// Longest payload of one datagram: the capacity of an IPv4 packet.
 pub(crate) const LONGEST: usize = 65_507;
 
@@ -155,15 +171,18 @@ pub(crate) struct Datagrams {
     pub(crate) local: LocalEnd,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) options: DatagramOptions,
-    pub(crate) arrived: PacketBuffer<'static, SocketAddr>,
+    pub(crate) arrived: PacketBuffer<'static, Origin>,
     pub(crate) departing: DepartingDatagrams,
     /// This host's address in the datagrams that wait in `departing`.
     pub(crate) departs_from: Ipv4Addr,
     /// Receiver of the last datagram over IPv6.
     sent_to: Option<SocketAddr>,
     pub(crate) failure: Option<Error>,
-    /// Whether failures are reported for datagrams to any receiver, and not only for those to the connected end.
-    pub(crate) reports_all: bool,
+    /// The reports of failures, if they are kept: then also for datagrams to any receiver, and not only for those to
+    /// the connected end.
+    pub(crate) reports: Option<Reports>,
+    /// The clock by which the coming of datagrams and reports is told, if it is.
+    pub(crate) clock: Option<fn() -> u64>,
     pub(crate) receivers: Waiters,
     pub(crate) senders: Waiters,
     /// Task that waits for input.
@@ -188,7 +207,8 @@ impl Datagrams {
             departs_from: Ipv4Addr::UNSPECIFIED,
             sent_to: None,
             failure: None,
-            reports_all: false,
+            reports: None,
+            clock: None,
             receivers: Waiters::default(),
             senders: Waiters::default(),
             reader: Reader::NOBODY,
@@ -219,7 +239,8 @@ impl Datagrams {
             DepartingDatagrams::Four(_) | DepartingDatagrams::Packets(_) => self.options.send_memory(),
             DepartingDatagrams::Six { .. } => self.options.send_memory_of_six(),
         };
-        self.options.receive_memory() + send
+        let reports = if self.reports.is_some() { MEMORY_OF_REPORTS - size_of::<Reports>() } else { 0 };
+        self.options.receive_memory() + send + reports
     }
 
     /// Whether one more datagram may be sent, as far as that is known without its length.
@@ -321,7 +342,7 @@ impl Datagrams {
             return is_kept;
         }
         let _ = datagrams.dequeue();
-        if self.remote == Some(SocketAddr::new(way.to.into(), way.port)) || self.reports_all {
+        if self.remote == Some(SocketAddr::new(way.to.into(), way.port)) || self.reports.is_some() {
             self.fail(Error::Unreachable);
         }
         false
@@ -334,10 +355,40 @@ impl Datagrams {
         self.senders.wake_all();
     }
 
+    /// Takes a report about one of its datagrams: keeps it with the start of the quoted bytes, or has it end what a
+    /// connected socket waits for.
+    pub(crate) fn take_report(&mut self, report: Report, quoted: &[u8]) {
+        let (failure, is_final) = report.failure();
+        match &mut self.reports {
+            Some(reports) => {
+                reports.keep(Report { at_ns: self.clock.map_or(0, |clock| clock()), ..report }, quoted);
+                self.fail(failure);
+            }
+            None if is_final && self.remote.is_some() => self.fail(failure),
+            None => {}
+        }
+    }
+
+    /// Notes that a datagram was not sent, because it is too long for packets of this size; returns the error.
+    #[cold]
+    pub(crate) fn is_too_long_for(&mut self, size: usize, to: SocketAddr) -> Error {
+        if let Some(reports) = &mut self.reports {
+            reports.keep(Report::of_size(to, size), &[]);
+        }
+        Error::TooLong
+    }
+
     /// Stores a datagram of `length` bytes that `fill` writes, or drops it if there is no room, as users of UDP must
     /// expect. Returns whether it was stored.
-    pub(crate) fn deliver(&mut self, from: SocketAddr, length: usize, fill: impl FnOnce(&mut [u8])) -> bool {
-        match self.arrived.enqueue(length, from) {
+    pub(crate) fn deliver(
+        &mut self,
+        from: SocketAddr,
+        hop_limit: u8,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let origin = Origin { from, hop_limit, at_ns: self.clock.map_or(0, |clock| clock()) };
+        match self.arrived.enqueue(length, origin) {
             Ok(room) => {
                 fill(room);
                 self.receivers.wake_all();
@@ -478,8 +529,10 @@ impl Host {
         let receiver = self.find_datagrams(key).and_then(|index| self.datagrams.get_mut(index));
         match receiver {
             Some(socket) if for_us => {
+                // Behind the Ethernet header, in the header of either family.
+                let hop_limit = frame.get(if remote.is_ipv4() { 22 } else { 21 }).copied().unwrap_or_default();
                 if let Some(payload) = datagram_payload(frame, &self.checksums)
-                    && !socket.deliver(remote, payload.len(), |room| room.copy_from_slice(payload))
+                    && !socket.deliver(remote, hop_limit, payload.len(), |room| room.copy_from_slice(payload))
                 {
                     self.counters.datagrams_dropped += 1;
                 }
@@ -507,6 +560,18 @@ impl Host {
         }
         let (via, address) = self.route_from(local.ip(), to.ip())?;
         Ok(Way { via, from: SocketAddr::new(address, local.port()), to })
+    }
+
+    /// Reports that a datagram is longer than any.
+    pub(crate) fn udp_too_long(&mut self, id: DatagramId, to: Option<SocketAddr>) -> Error {
+        match self.udp_way(id, to) {
+            Ok(Way { via, to: to @ SocketAddr::V6(end), .. }) => {
+                let size = if via == Via::Local { MTU_WITHIN } else { self.six.mtu_to(*end.ip()) };
+                self.datagram(id).map_or_else(|error| error, |socket| socket.is_too_long_for(size, to))
+            }
+            Ok(_) => Error::TooLong,
+            Err(error) => error,
+        }
     }
 
     /// Sends a datagram on its way.
@@ -542,7 +607,7 @@ impl Host {
             Some(index) => {
                 let mut taken = false;
                 if let Some(receiver) = self.datagrams.get_mut(index) {
-                    taken = receiver.deliver(from, length, fill);
+                    taken = receiver.deliver(from, HOP_LIMIT, length, fill);
                 }
                 if !taken {
                     self.counters.datagrams_dropped += 1;
@@ -551,9 +616,12 @@ impl Host {
             // The report of an unreachable port, without the packets.
             None => {
                 let socket = self.datagram(id)?;
-                if socket.remote == Some(to) || socket.reports_all {
-                    socket.failure = Some(Error::Refused);
-                    socket.receivers.wake_all();
+                if socket.reports.is_some() {
+                    let mut bytes = zeroed(0, length)?;
+                    fill(&mut bytes);
+                    socket.take_report(Report::of_refusal(to), &bytes);
+                } else if socket.remote == Some(to) {
+                    socket.fail(Error::Refused);
                 }
             }
         }
@@ -568,8 +636,9 @@ impl Host {
         Payload { length, fill }: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
         // 20 bytes of IPv4 header, 8 of UDP header; fragments are not sent.
-        if length + 28 > self.ethernet_mtu {
-            return Err(Error::TooLong);
+        let mtu = self.ethernet_mtu;
+        if length + 28 > mtu {
+            return Err(self.datagram(id)?.is_too_long_for(mtu, to));
         }
         let socket = self.departing_from_here(id, length)?;
         let mut meta = udp::UdpMetadata::from(to);
@@ -605,7 +674,7 @@ impl Host {
         let mtu = self.six.mtu_to(remote);
         let socket = self.datagram(id)?;
         if length + socket.options.protocol.header() + smoltcp::wire::IPV6_HEADER_LEN > mtu {
-            return Err(Error::TooLong);
+            return Err(socket.is_too_long_for(mtu, to));
         }
         if length > socket.options.send_buffer {
             return Err(Error::TooLong);
@@ -621,24 +690,27 @@ impl Host {
         Ok(Sent::Bytes(length))
     }
 
-    /// Reports to the sending socket that `remote` is unreachable.
-    pub(crate) fn udp_unreachable(&mut self, key: Key) {
-        let connected = |key| self.datagram_table.find(key).filter(|&index| self.is_connected(index));
-        let index = connected(key).or_else(|| connected(key.anywhere()));
-        let index = index.or_else(|| self.find_reporting_anywhere(key));
+    /// Reports to the sending socket what happened to its datagram or its echo.
+    #[cold]
+    pub(crate) fn reported(&mut self, about: Quoted, key: Key, frame: &[u8]) {
+        let Some((report, _, transport)) = Report::read(frame) else { return };
+        let (index, quoted) = match about {
+            Quoted::Echo => (self.find_echoes(key), transport),
+            _ => {
+                let connected = |key| self.datagram_table.find(key).filter(|&index| self.is_connected(index));
+                let index = connected(key).or_else(|| connected(key.anywhere()));
+                (index.or_else(|| self.find_reporting_anywhere(key)), payload_of_udp(transport))
+            }
+        };
         if let Some(socket) = index.and_then(|index| self.datagrams.get_mut(index)) {
-            socket.fail(Error::Refused);
+            socket.take_report(report, quoted);
         }
     }
 
     /// Reports to the sending socket that a datagram was too large for its way, if it wants such reports. Returns
     /// whether there is such a socket.
-    pub(crate) fn udp_too_large(&mut self, key: Key) -> bool {
-        if let Some(index) = self.find_reporting_anywhere(key)
-            && let Some(socket) = self.datagrams.get_mut(index)
-        {
-            socket.fail(Error::TooLong);
-        }
+    pub(crate) fn udp_too_large(&mut self, key: Key, frame: &[u8]) -> bool {
+        self.reported(Quoted::Udp, key, frame);
         // Any host can send such a report: it counts if the socket has just sent there.
         let remote = Some(key.remote());
         let socket = self.find_datagrams(key).and_then(|index| self.datagrams.get(index));
@@ -658,7 +730,7 @@ impl Host {
     /// Returns the socket with this key, without a peer, that reports failures of all of its datagrams.
     fn find_reporting(&self, key: Key) -> Option<u32> {
         let index = self.datagram_table.find(key)?;
-        self.datagrams.get(index).filter(|socket| socket.reports_all).map(|_| index)
+        self.datagrams.get(index).filter(|socket| socket.reports.is_some()).map(|_| index)
     }
 
     /// Lets a socket send stored datagrams. Returns their number, and at least one.

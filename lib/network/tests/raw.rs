@@ -171,6 +171,82 @@ fn raw_sockets_are_few_and_take_nothing_from_others() {
     assert!(bind(&mut net, "0.0.0.0:0", 6).is_ok());
 }
 
+/// A socket that gets an address keeps what it has received, and needs no place for a second one.
+#[test]
+fn the_last_raw_socket_can_be_bound() {
+    let mut net = Net::new(Faults::default(), 1);
+    let all: Vec<_> = (0..16).map(|_| bind(&mut net, "0.0.0.0:0", 1).unwrap()).collect();
+    send(&mut net, all[15], Ipv4Addr::LOCALHOST.into(), &request(9, b"data")).unwrap();
+    let at = |address: &str| LocalEnd::from(address.parse::<SocketAddr>().unwrap());
+    assert_eq!(net.client.raw_rebind(all[15], at("10.9.9.9:0")), Err(Error::AddressUnavailable));
+    net.client.raw_rebind(all[15], at("10.0.2.2:0")).unwrap();
+    assert!(receive(&mut net, all[15]).is_some());
+    while receive(&mut net, all[15]).is_some() {}
+    // Packets to another address are no longer its own.
+    send(&mut net, all[0], Ipv4Addr::LOCALHOST.into(), &request(9, b"data")).unwrap();
+    assert!(receive(&mut net, all[15]).is_none() && receive(&mut net, all[1]).is_some());
+    net.client.udp_connect(all[15], Some("10.0.2.15:0".parse().unwrap())).unwrap();
+    assert_eq!(net.client.raw_rebind(all[15], at("0.0.0.0:0")), Err(Error::Invalid));
+}
+
+/// The answer to an echo within the host whose source a program has made up is another host's.
+#[test]
+fn a_made_up_source_gets_no_answer_here() {
+    let mut net = Net::new(Faults::default(), 1);
+    let own = bind(&mut net, "0.0.0.0:0", 1).unwrap();
+    net.client.set_raw_header(own, true).unwrap();
+    for (source, kinds) in [([8, 8, 8, 8], vec![8]), ([0, 0, 0, 0], vec![8, 0]), ([10, 0, 2, 2], vec![8, 0])] {
+        let header = [&[0x45, 0, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0][..], &source, &[0; 4]].concat();
+        let packet = [header, request(7, b"")].concat();
+        send(&mut net, own, Ipv4Addr::LOCALHOST.into(), &packet).unwrap();
+        let mut seen = Vec::new();
+        while let Some((_, packet)) = receive(&mut net, own) {
+            seen.push(packet[20]);
+        }
+        assert_eq!(seen, kinds, "{source:?}");
+    }
+}
+
+/// Messages of ICMPv6 to the groups of this host come to raw sockets, and those that are damaged or forged do not.
+#[test]
+fn messages_of_six_are_whole_and_from_others() {
+    let six = |_| Configuration { address: Addressing::Nowhere, six: SixAddressing::LinkLocal, ..Default::default() };
+    let mut net = Net::configured(Faults::default(), 1, [0, 1].map(six));
+    net.pass(3 * SECOND);
+    let own = bind(&mut net, "[::]:0", 58).unwrap();
+    let (to, other): (std::net::Ipv6Addr, std::net::Ipv6Addr) =
+        ("ff02::1".parse().unwrap(), SERVER_OF_SIX.parse().unwrap());
+    let here = net.client.six_addresses().next().unwrap().address;
+    for (source, damage, count) in [(other, 0, 1), (other, 1, 0), (here, 0, 0)] {
+        let mut message = vec![200, 0, 0, 0, 1, 2, 3, 4];
+        let pseudo = [&source.octets()[..], &to.octets(), &[0, 0, 0, 8, 0, 0, 0, 58], &message].concat();
+        let checksum = sum(&pseudo);
+        message[2..4].copy_from_slice(&checksum.to_be_bytes());
+        message[7] ^= damage;
+        let header = [&[0x60, 0, 0, 0, 0, 8, 58, 255][..], &source.octets(), &to.octets()].concat();
+        let frame = [vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, 15, 0x86, 0xdd], header, message].concat();
+        net.to_client.borrow_mut().push_back(frame);
+        net.pass(100 * MILLISECOND);
+        let mut seen = 0;
+        while let Some((_, message)) = receive(&mut net, own) {
+            seen += usize::from(message[0] == 200);
+        }
+        assert_eq!(seen, count, "{source} {damage}");
+    }
+}
+
+/// Of a long packet within the host, as many sockets get a copy as takes no longer than a short one for all.
+#[test]
+fn copies_of_a_packet_have_a_bound() {
+    let mut net = Net::new(Faults::default(), 1);
+    let all: Vec<_> = (0..16).map(|_| bind(&mut net, "0.0.0.0:0", 200).unwrap()).collect();
+    for (length, expected) in [(1480, 16), (8000, 3)] {
+        send(&mut net, all[0], Ipv4Addr::LOCALHOST.into(), &vec![7; length]).unwrap();
+        let count = all.iter().filter(|socket| receive(&mut net, **socket).is_some()).count();
+        assert_eq!(count, expected, "{length}");
+    }
+}
+
 proptest! {
     #![proptest_config(property::cases(256))]
 

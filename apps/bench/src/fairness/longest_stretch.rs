@@ -283,6 +283,30 @@ fn file_events() -> Result<()> {
     call(SystemCall::Unlink, [HERE, path(c"/watches"), types::AT_REMOVEDIR as usize, 0, 0, 0]).map(drop)
 }
 
+/// Sends echo requests of all lengths to as many raw sockets as there may be, which receive requests and answers.
+fn raw_sockets() -> Result<()> {
+    let kind = types::SOCK_RAW | types::SOCK_NONBLOCK;
+    let make = || call(SystemCall::Socket, [types::AF_INET as usize, kind as usize, 1, 0, 0, 0]);
+    let sockets = (0..16).map(|_| make()).collect::<Result<alloc::vec::Vec<_>>>()?;
+    let to = SocketAddress { address: [127, 0, 0, 1], port: 0 }.to_bytes();
+    let mut packet = vec![0u8; 60_000];
+    packet[0] = 8;
+    for length in [8, 700, 1480, 2000, 8000, packet.len()] {
+        for _ in 0..4 {
+            call(
+                SystemCall::SendTo,
+                [sockets[0], packet.as_ptr() as usize, length, 0, to.as_ptr() as usize, to.len()],
+            )?;
+        }
+        for &socket in &sockets {
+            while call(SystemCall::Read, [socket, packet.as_mut_ptr() as usize, packet.len(), 0, 0, 0]).is_ok() {}
+        }
+        packet.fill(0);
+        packet[0] = 8;
+    }
+    sockets.into_iter().try_for_each(|socket| call(SystemCall::Close, [socket, 0, 0, 0, 0, 0]).map(drop))
+}
+
 /// Makes so many files that the table of inodes grows by one of its larger segments.
 fn inodes() -> Result<()> {
     call(SystemCall::MakeDirectory, [HERE, path(c"/inodes"), 0o700, 0, 0, 0])?;
@@ -1086,6 +1110,7 @@ const DRIVES: &[Drive] = &[
     ("messages", messages),
     ("local_names", local_names),
     ("file_events", file_events),
+    ("raw_sockets", raw_sockets),
     ("pages_by_pipe", pages_by_pipe),
     ("pages_by_local_sockets", pages_by_local_sockets),
     ("pages_by_stream", pages_by_stream),

@@ -108,6 +108,11 @@ impl MessageBatch {
         MessageBatch { limit: Some(BatchLimit { deadline_ns, address }), ..self }
     }
 
+    /// Returns the socket.
+    pub(crate) fn file(&self) -> &OpenFile {
+        &self.file
+    }
+
     /// Returns the call.
     pub(crate) fn call(&self) -> SystemCall {
         self.call

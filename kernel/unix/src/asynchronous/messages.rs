@@ -103,6 +103,11 @@ impl MessageToSend {
         MessageToSend { named, ..self }
     }
 
+    /// Returns the socket.
+    pub(crate) fn file(&self) -> &OpenFile {
+        &self.file
+    }
+
     /// Takes back the registration of [`poll`](Self::poll).
     pub(crate) fn forget(&self, waker: &Waker) {
         self.file.object().forget_sender(&self.to, waker);
@@ -310,6 +315,7 @@ impl MessageToReceive {
             MessageOut::Header(address, header) => (*address, header),
         };
         let mut flags = if received.length > received.count { message::TRUNC } else { 0 };
+        flags |= if received.details.is_report() { message::ERRQUEUE } else { 0 };
         let (mut rest, mut is_whole) = (*header, true);
         received.details.tell(&received.sender, |kind, data| {
             let (length, all) = put_control(caller, kind, data, &rest);

@@ -20,6 +20,7 @@ use platform::Machine;
 
 use crate::asynchronous::batch::MessageBatch;
 use crate::asynchronous::input;
+use crate::asynchronous::limited::LimitedWait;
 use crate::asynchronous::messages::{MessageToReceive, MessageToSend, must_not_wait};
 use crate::asynchronous::relay::Relay;
 use crate::asynchronous::splice::Splice;
@@ -33,6 +34,7 @@ use crate::files::fifo::Opening;
 use crate::files::file::{OpenFile, move_at_place};
 use crate::files::local_socket::connecting::LocalConnect;
 use crate::files::locks::LockWait;
+use crate::files::owners::Awaited;
 use crate::files::semaphores::SemaphoreWait;
 use crate::observing::counters;
 use crate::process::exit_status;
@@ -174,6 +176,8 @@ pub(crate) enum Operation {
     Synchronise { file: Option<Arc<OpenFile>>, wait: Box<Synchronisation> },
     /// Go on in steps, and wait for nothing.
     Long(SystemCall, Long),
+    /// Wait at a socket for a limited time.
+    Limited(Box<LimitedWait>),
 }
 
 // Every call moves one a few times, and up to this size registers do that. Rare, larger variants are boxed.
@@ -209,11 +213,48 @@ impl Operation {
     /// Does the call if it can be done now. `EAGAIN` instead of waiting if the file does not wait.
     pub(crate) fn attempt(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
         match self.poll(process, None) {
-            Poll::Pending if self.must_not_wait() => {
-                self.note_caller(process);
-                Poll::Ready(self.give_up(Errno::EAGAIN))
-            }
+            Poll::Pending if self.is_impatient() => self.attempt_impatiently(process),
             other => other,
+        }
+    }
+
+    /// Gives a call up that must not wait, or gives it the time limit that it has. `ENOMEM` if there is no memory for
+    /// that.
+    #[cold]
+    #[inline(never)]
+    fn attempt_impatiently(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
+        if self.must_not_wait() {
+            self.note_caller(process);
+            return Poll::Ready(self.give_up(Errno::EAGAIN));
+        }
+        let limit = self.limited_at().map_or(0, |(file, awaited)| file.time_limit_ms(awaited));
+        if limit != 0 {
+            if let Err(error) = process.account.admit() {
+                return Poll::Ready(self.give_up(error));
+            }
+            let operation = core::mem::replace(self, Operation::NOTHING);
+            *self = Operation::Limited(Box::new(LimitedWait::new(operation, limit)));
+        }
+        Poll::Pending
+    }
+
+    /// Returns the file that may limit the time of the call, and what the call waits for.
+    fn limited_at(&self) -> Option<(&OpenFile, Awaited)> {
+        match self {
+            Operation::Read { file, .. } | Operation::Receive { file, .. } | Operation::Accept { file, .. } => {
+                Some((file, Awaited::Input))
+            }
+            Operation::Write { file, .. } | Operation::Send { file, .. } | Operation::Connect { file, .. } => {
+                Some((file, Awaited::Room))
+            }
+            Operation::ReceiveMessage(receiving) => Some((receiving.file(), Awaited::Input)),
+            Operation::SendMessage(sending) => Some((sending.file(), Awaited::Room)),
+            Operation::Messages(batch) => Some(match batch.call() {
+                SystemCall::SendMessages => (batch.file(), Awaited::Room),
+                _ => (batch.file(), Awaited::Input),
+            }),
+            Operation::ConnectLocal(connect) => Some((connect.file(), Awaited::Room)),
+            _ => None,
         }
     }
 
@@ -301,6 +342,7 @@ impl Operation {
                 Poll::Pending => Poll::Pending,
             },
             Operation::Long(_, work) => work.as_mut().poll(&mut Context::from_waker(waker.unwrap_or(steps::IN_PLACE))),
+            Operation::Limited(wait) => wait.poll(process, waker),
         }
     }
 
@@ -335,6 +377,7 @@ impl Operation {
             Operation::Random { .. } => SystemCall::GetRandom,
             Operation::Synchronise { wait, .. } => wait.call(),
             Operation::Long(call, _) => *call,
+            Operation::Limited(wait) => wait.operation().call(),
         }
     }
 
@@ -347,7 +390,21 @@ impl Operation {
             Operation::ConnectLocal(connect) => !connect.waits(),
             Operation::ReceiveMessage(receiving) => receiving.must_be_completed(),
             Operation::Messages(batch) => batch.must_be_completed(),
+            Operation::Limited(wait) => wait.operation().must_be_completed(),
             _ => false,
+        }
+    }
+
+    /// Returns whether it may not wait for any time, as far as its file says so.
+    #[inline]
+    fn is_impatient(&self) -> bool {
+        match self {
+            Operation::Read { file, .. } | Operation::Write { file, .. } => file.is_impatient() && !file.never_waits(),
+            Operation::Accept { file, .. } | Operation::Connect { file, .. } => file.is_impatient(),
+            Operation::Send { file, flags, .. } | Operation::Receive { file, flags, .. } => {
+                file.is_impatient() || must_not_wait(file, *flags)
+            }
+            _ => self.must_not_wait() || self.limited_at().is_some_and(|(file, _)| file.is_impatient()),
         }
     }
 
@@ -371,7 +428,7 @@ impl Operation {
             // They answer themselves.
             Operation::OwnedLock(_) | Operation::Semaphores(_) => false,
             Operation::Relay(_) | Operation::Splice(_) | Operation::Lock(_) | Operation::Open(_) => false,
-            Operation::ConnectLocal(_) => false,
+            Operation::ConnectLocal(_) | Operation::Limited(_) => false,
             Operation::SendMessage(_) | Operation::ReceiveMessage(_) | Operation::Messages(_) => false,
         }
     }
@@ -401,6 +458,7 @@ impl Operation {
             Operation::Futex(wait) if wait.was_woken_before_its_end() => Ok(0),
             Operation::OwnedLock(request) if request.was_granted_before_its_end() => Ok(0),
             Operation::FutexList(list) => list.woken_before_its_end().ok_or(reason),
+            Operation::Limited(wait) => wait.operation().give_up(reason),
             _ => Err(reason),
         }
     }
@@ -422,6 +480,7 @@ impl Operation {
                 | Operation::Epoll(_)
                 | Operation::PollFiles(_)
                 | Operation::Synchronise { .. }
+                | Operation::Limited(_)
         )
     }
 
@@ -450,6 +509,7 @@ impl Operation {
             Operation::ConnectLocal(connect) => connect.waits(),
             Operation::Relay(relay) => !relay.output().never_waits(),
             Operation::Splice(splice) => !splice.holds(),
+            Operation::Limited(wait) => wait.operation().can_be_interrupted(),
             _ => true,
         }
     }
@@ -464,8 +524,8 @@ impl Operation {
             Operation::Semaphores(_) => Restart::Never,
             // Its time limit is absolute.
             Operation::OwnedLock(_) => Restart::Always,
-            // Made again it would find the connection begun.
-            Operation::Connect { .. } => Restart::Never,
+            // Made again it would find the connection begun, or have its time anew.
+            Operation::Connect { .. } | Operation::Limited(_) => Restart::Never,
             _ => Restart::ByFlag,
         }
     }
@@ -507,6 +567,7 @@ impl Operation {
             Operation::PollFiles(wait) => wait.forget(waker),
             Operation::Synchronise { wait, .. } => wait.forget(waker),
             Operation::Long(..) => {}
+            Operation::Limited(wait) => wait.forget(waker),
         }
     }
 

@@ -16,6 +16,7 @@ use filesystem::{
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept, kept_steps};
 use crate::calls::locks::{self, LockCommand};
+use crate::calls::messages::require_socket;
 use crate::calls::paths::{Effect, follow, follow_to, path_from, read_path, read_path_from_here, read_two_paths};
 use crate::files::disk::Synchronisation;
 use crate::files::disk_file::DiskFile;
@@ -28,6 +29,7 @@ use crate::files::tree::{errno_of, made_by, now};
 use crate::files::volume::file::VolumeFile;
 use crate::files::volume::{self, VolumeAnswer, VolumeNode, VolumeRequest};
 use crate::files::{devices, disk, pipe, remains};
+use crate::network::interfaces;
 use crate::process::user::UserBuffer;
 use crate::process::{Process, table, told_owners};
 use crate::scheduling::steps;
@@ -428,6 +430,9 @@ pub(super) fn device_control(call: Call<'_>) -> Decoding {
                 return Ok(0.into());
             }
         },
+        _ if interfaces::is_known(command) && require_socket(&file).is_ok() => {
+            return interfaces::control(&**call.process(), command, argument).map(Into::into);
+        }
         _ => {}
     }
     Ok(Operation::Control { file, command, argument }.into())

@@ -23,6 +23,7 @@ use crate::files::local_socket::LocalSocket;
 use crate::files::message::Recipient;
 use crate::files::sent_files::SentFiles;
 use crate::network::netlink::NetlinkSocket;
+use crate::network::packet_socket::PacketSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
 use crate::process::user::{Buffers, Caller, UserBuffer, read_time};
@@ -30,10 +31,15 @@ use crate::process::user::{Buffers, Caller, UserBuffer, read_time};
 /// Most bytes of control messages.
 const LONGEST_CONTROL: usize = 8192;
 /// Flags of sending calls.
-const SENDING: u32 = message::DONTWAIT | message::NOSIGNAL;
+const SENDING: u32 = message::DONTWAIT | message::NOSIGNAL | message::CONFIRM;
 /// Flags of receiving calls.
-const RECEIVING: u32 =
-    message::DONTWAIT | message::NOSIGNAL | message::PEEK | message::TRUNC | message::WAITALL | message::CMSG_CLOEXEC;
+const RECEIVING: u32 = message::DONTWAIT
+    | message::NOSIGNAL
+    | message::PEEK
+    | message::TRUNC
+    | message::WAITALL
+    | message::ERRQUEUE
+    | message::CMSG_CLOEXEC;
 
 /// Performs `socketpair`.
 #[inline(never)]
@@ -61,6 +67,10 @@ pub(super) fn pair(call: Call<'_>) -> Decoding {
 #[cold]
 #[inline(never)]
 pub(super) fn send_local(call: Call<'_>, file: Arc<OpenFile>) -> Decoding {
+    if PacketSocket::of(&file).is_ok() {
+        let to = PacketSocket::recipient(&**call.process(), call.address(4), call.unsigned(5))?;
+        return send_gathered(file, call.buffer(1)?, call.unsigned(3), to);
+    }
     let named = match (call.address(4), NetlinkSocket::of(&file)) {
         (0, Ok(_)) => None,
         (to, Ok(_)) => {
@@ -139,6 +149,9 @@ fn to_send(process: &Arc<Process>, file: Arc<OpenFile>, at: usize, flags: u32) -
             named = local_sockets::receiver(process, socket, name as usize, header.name_length)?;
             Recipient::Peer
         }
+        (name, Err(_)) if PacketSocket::of(&file).is_ok() => {
+            PacketSocket::recipient(&**process, name as usize, header.name_length)?
+        }
         (name, Err(_)) if NetlinkSocket::of(&file).is_ok() => {
             NetlinkSocket::require_kernel(NetlinkSocket::port_in(&**process, name as usize, header.name_length)?)?;
             Recipient::Peer
@@ -213,8 +226,8 @@ impl BatchOwner for Arc<Process> {
     }
 }
 
-fn require_socket(file: &OpenFile) -> Result<(), Errno> {
-    let is_other = LocalSocket::of(file).is_ok() || NetlinkSocket::of(file).is_ok();
+pub(super) fn require_socket(file: &OpenFile) -> Result<(), Errno> {
+    let is_other = LocalSocket::of(file).is_ok() || NetlinkSocket::of(file).is_ok() || PacketSocket::of(file).is_ok();
     Socket::of(file).map(|_| ()).or_else(|error| if is_other { Ok(()) } else { Err(error) })
 }
 

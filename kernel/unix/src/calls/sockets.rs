@@ -3,26 +3,31 @@
 use core::net::SocketAddr;
 
 use abi_unix::Errno;
-use abi_unix::types::{self, LONGEST_ADDRESS, SocketAddress, address_of_bytes, message};
+use abi_unix::types::{
+    self, LONGEST_ADDRESS, SocketAddress, TimeSpec, address_of_bytes, message, socket_option as option,
+};
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
+use crate::calls::messages::require_socket;
 use crate::calls::{local_sockets, messages};
 use crate::files::file::OpenFile;
 use crate::files::gathered::MOST_BYTES;
 use crate::files::local_socket::LocalSocket;
 use crate::files::message::Recipient;
+use crate::files::owners::Awaited;
 use crate::network::netlink::NetlinkSocket;
+use crate::network::packet_socket::PacketSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
-use crate::process::user::{AddressOut, OptionOut};
+use crate::process::user::{AddressOut, OptionOut, UserBuffer};
 
 /// Flags of `recvfrom` that [`messages`] has.
-const OF_MESSAGES: u32 = message::TRUNC | message::WAITALL | message::CMSG_CLOEXEC;
+const OF_MESSAGES: u32 = message::TRUNC | message::WAITALL | message::ERRQUEUE | message::CMSG_CLOEXEC;
 
 /// Returns the socket of a call that is for sockets of the network. `EOPNOTSUPP` for one of requests to the kernel.
 fn with_name(file: &OpenFile) -> Result<&Socket, Errno> {
-    let is_other = NetlinkSocket::of(file).is_ok();
+    let is_other = NetlinkSocket::of(file).is_ok() || PacketSocket::of(file).is_ok();
     Socket::of(file).map_err(|error| if is_other { Errno::EOPNOTSUPP } else { error })
 }
 
@@ -43,6 +48,10 @@ pub(super) fn bind(call: Call<'_>) -> Decoding {
     }
     if LocalSocket::of(&file).is_ok() {
         return local_sockets::bind(call, file);
+    }
+    if let Ok(socket) = PacketSocket::of(&file) {
+        let to = PacketSocket::address_in(&**call.process(), call.address(1), call.unsigned(2))?;
+        return socket.bind(to).map(Into::into);
     }
     let socket = with_name(&file)?;
     socket
@@ -114,6 +123,9 @@ pub(super) fn local_address(call: Call<'_>) -> Decoding {
     if let Ok(socket) = NetlinkSocket::of(&file) {
         return socket.write_address(out, &**call.process()).map(Into::into);
     }
+    if let Ok(socket) = PacketSocket::of(&file) {
+        return socket.write_address(out, &**call.process()).map(Into::into);
+    }
     out.write(&**call.process(), Socket::of(&file)?.local_address()?).map(Into::into)
 }
 
@@ -126,7 +138,7 @@ pub(super) fn remote_address(call: Call<'_>) -> Decoding {
     if NetlinkSocket::of(&file).is_ok() {
         return out.write_bytes(&**call.process(), &types::netlink_address(0)).map(Into::into);
     }
-    out.write(&**call.process(), Socket::of(&file)?.remote_address()?).map(Into::into)
+    out.write(&**call.process(), with_name(&file)?.remote_address()?).map(Into::into)
 }
 
 #[inline(always)]
@@ -163,16 +175,53 @@ pub(super) fn receive(call: Call<'_>) -> Decoding {
     Ok(Operation::Receive { file, buffer: call.buffer(1)?, flags: call.unsigned(3), address }.into())
 }
 
+/// Returns what calls wait for whose time an option limits.
+fn limited_by(named: (u32, u32)) -> Option<Awaited> {
+    match named {
+        (option::SOL_SOCKET, option::SO_RCVTIMEO | option::SO_RCVTIMEO_NEW) => Some(Awaited::Input),
+        (option::SOL_SOCKET, option::SO_SNDTIMEO | option::SO_SNDTIMEO_NEW) => Some(Awaited::Room),
+        _ => None,
+    }
+}
+
+/// Sets the time for which calls wait at a socket, a `struct timeval`: rounded up, and any time if it is longer than a
+/// file can tell.
+fn set_time_limit(process: &Process, file: &OpenFile, awaited: Awaited, value: UserBuffer) -> Result<usize, Errno> {
+    let mut bytes = [0; 16];
+    if value.len() < bytes.len() {
+        return Err(Errno::EINVAL);
+    }
+    process.copy_in(value.address(), &mut bytes)?;
+    let TimeSpec { seconds, nanoseconds: microseconds } = TimeSpec::from_bytes(bytes);
+    if !(0..1_000_000).contains(&microseconds) {
+        return Err(Errno::EDOM);
+    }
+    let limit = match seconds {
+        // As good as none: a time that is over.
+        ..0 => 1,
+        _ => (seconds as u64).saturating_mul(1000).saturating_add((microseconds as u64).div_ceil(1000)),
+    };
+    file.set_time_limit_ms(awaited, limit);
+    Ok(0)
+}
+
 #[inline(never)]
 pub(super) fn set_option(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let (level, option) = (call.unsigned(1), call.unsigned(2));
     let value = call.buffer(3)?;
+    if let Some(awaited) = limited_by((level, option)) {
+        require_socket(&file)?;
+        return set_time_limit(call.process(), &file, awaited, value).map(Into::into);
+    }
     if let Ok(socket) = LocalSocket::of(&file) {
         return socket.set_option(&**call.process(), (level, option), value).map(Into::into);
     }
     if NetlinkSocket::of(&file).is_ok() {
         return NetlinkSocket::set_option(level, option, value).map(Into::into);
+    }
+    if let Ok(socket) = PacketSocket::of(&file) {
+        return socket.set_option(&**call.process(), (level, option), value).map(Into::into);
     }
     Socket::of(&file)?.set_option(&**call.process(), (level, option), value).map(Into::into)
 }
@@ -182,10 +231,20 @@ pub(super) fn get_option(call: Call<'_>) -> Decoding {
     let file = call.file(0)?;
     let option = (call.unsigned(1), call.unsigned(2));
     let (process, out) = (&**call.process(), OptionOut::new(call.address(3), call.address(4)));
+    if let Some(awaited) = limited_by(option) {
+        require_socket(&file)?;
+        let limit = file.time_limit_ms(awaited);
+        return out
+            .write(process, [limit / 1000, limit % 1000 * 1000].map(u64::to_le_bytes).as_flattened())
+            .map(Into::into);
+    }
     if let Ok(socket) = LocalSocket::of(&file) {
         return socket.get_option(process, option, out).map(Into::into);
     }
     if let Ok(socket) = NetlinkSocket::of(&file) {
+        return socket.get_option(process, option, out).map(Into::into);
+    }
+    if let Ok(socket) = PacketSocket::of(&file) {
         return socket.get_option(process, option, out).map(Into::into);
     }
     Socket::of(&file)?.get_option(process, option, out).map(Into::into)

@@ -397,6 +397,7 @@ pub(crate) fn accept(
             file
         }
     };
+    listener.pass_time_limits_to(&file);
     if let Some(out) = address
         && let Err(error) = write_peer(caller, out, &from)
     {

@@ -17,7 +17,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
@@ -366,13 +366,41 @@ pub(crate) struct OpenFile {
     object: Box<dyn FileOperations>,
     properties: Properties,
     access: Access,
-    non_blocking: AtomicBool,
+    /// How its calls wait: [`NON_BLOCKING`] and [`LIMITED`].
+    waiting: AtomicU8,
     /// Whether it ever held a lock, had an owner, or was a socket in a message: [`LOCKED`], [`OWNED`] and [`SENT`].
     history: AtomicU8,
+    /// The times for which calls wait for input (`SO_RCVTIMEO`) and for room (`SO_SNDTIMEO`), each a [`ShortTime`].
+    time_limits: [AtomicU16; 2],
     /// Charge for the open file, and for its share of the object behind it, as far as that is constant.
     _charge: Charge,
     /// The epolls that watch it.
     pub watchers: Watchers,
+}
+
+/// Bits of [`OpenFile::waiting`]: calls fail instead of waiting, or wait for a limited time.
+const NON_BLOCKING: u8 = 1;
+const LIMITED: u8 = 2;
+
+/// A time of milliseconds in half a word: 13 bits of a number of units, and the power of ten that the unit has. Times
+/// up to eight seconds are exact, longer ones have four digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ShortTime(u16);
+
+impl ShortTime {
+    const BITS: u32 = 13;
+    const MOST: u64 = (1 << Self::BITS) - 1;
+
+    /// Rounds a time up; 0 if it is longer than any that can be told.
+    fn of_milliseconds(time: u64) -> ShortTime {
+        let fits = |power: &u32| time.div_ceil(10u64.pow(*power)) <= Self::MOST;
+        let found = (0..1 << (u16::BITS - Self::BITS)).find(fits);
+        ShortTime(found.map_or(0, |power| (power << Self::BITS) as u16 | time.div_ceil(10u64.pow(power)) as u16))
+    }
+
+    fn milliseconds(self) -> u64 {
+        (u64::from(self.0) & Self::MOST) * 10u64.pow(u32::from(self.0) >> Self::BITS)
+    }
 }
 
 /// Bits of [`OpenFile::history`].
@@ -432,13 +460,14 @@ impl OpenFile {
 
     /// Opens an object whose kind only its maker knows.
     pub(crate) fn of(object: Box<dyn FileOperations>, access: Access, non_blocking: bool, charge: Charge) -> OpenFile {
-        let (properties, non_blocking) = (object.properties(), AtomicBool::new(non_blocking));
+        let (properties, waiting) = (object.properties(), if non_blocking { NON_BLOCKING } else { 0 });
         OpenFile {
             object,
             properties,
             access,
-            non_blocking,
+            waiting: AtomicU8::new(waiting),
             history: AtomicU8::new(0),
+            time_limits: [const { AtomicU16::new(0) }; 2],
             _charge: charge,
             watchers: Watchers::default(),
         }
@@ -598,7 +627,41 @@ impl OpenFile {
 
     /// Returns whether calls fail with `EAGAIN` instead of waiting.
     pub(crate) fn is_non_blocking(&self) -> bool {
-        self.non_blocking.load(Ordering::Relaxed)
+        self.waiting.load(Ordering::Relaxed) & NON_BLOCKING != 0
+    }
+
+    /// Returns whether calls may not wait for any time: they fail instead of waiting, or have a time limit.
+    pub(crate) fn is_impatient(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns the milliseconds for which calls wait for this; 0 for any time.
+    pub(crate) fn time_limit_ms(&self, awaited: Awaited) -> u64 {
+        ShortTime(self.time_limits[awaited as usize].load(Ordering::Relaxed)).milliseconds()
+    }
+
+    /// Sets the milliseconds for which calls wait for this; 0 for any time. Calls that wait already go on.
+    pub(crate) fn set_time_limit_ms(&self, awaited: Awaited, limit: u64) {
+        self.time_limits[awaited as usize].store(ShortTime::of_milliseconds(limit).0, Ordering::Relaxed);
+        let is_limited = self.time_limits.iter().any(|limit| limit.load(Ordering::Relaxed) != 0);
+        self.set_waiting(LIMITED, is_limited);
+    }
+
+    /// Gives its time limits to a connection that it has accepted.
+    pub(crate) fn pass_time_limits_to(&self, connection: &OpenFile) {
+        if self.waiting.load(Ordering::Relaxed) & LIMITED != 0 {
+            for awaited in [Awaited::Input, Awaited::Room] {
+                connection.set_time_limit_ms(awaited, self.time_limit_ms(awaited));
+            }
+        }
+    }
+
+    fn set_waiting(&self, bit: u8, is_set: bool) {
+        if is_set {
+            self.waiting.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.waiting.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 
     /// Returns the flags as `fcntl(F_GETFL)` reports them.
@@ -615,7 +678,7 @@ impl OpenFile {
 
     /// Sets whether calls fail instead of waiting.
     pub(crate) fn set_non_blocking(&self, is_non_blocking: bool) {
-        self.non_blocking.store(is_non_blocking, Ordering::Relaxed);
+        self.set_waiting(NON_BLOCKING, is_non_blocking);
     }
 
     /// Performs `fcntl(F_SETFL)`: other flags than these are ignored, as on Linux.
@@ -876,7 +939,7 @@ impl OpenFile {
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
-        if flags & !(types::message::DONTWAIT | types::message::NOSIGNAL) != 0 {
+        if flags & !(types::message::DONTWAIT | types::message::NOSIGNAL | types::message::CONFIRM) != 0 {
             return Poll::Ready(Err(Errno::EOPNOTSUPP));
         }
         let to = to.map(|to| SocketAddr::from((to.address, to.port)));
@@ -975,9 +1038,26 @@ pub(crate) fn move_at_place(
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::testing::{DATA, Program, run};
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        /// A time is rounded up, by a thousandth at most, and told as it is kept.
+        #[test]
+        fn short_times_are_rounded_up(time in prop_oneof![0..9000u64, 0..u64::from(u32::MAX), any::<u64>()]) {
+            let short = ShortTime::of_milliseconds(time);
+            let told = short.milliseconds();
+            prop_assert_eq!(ShortTime::of_milliseconds(told), short);
+            let most = ShortTime(u16::MAX).milliseconds();
+            let range = if time > most { 0..=0 } else { time..=time + time / 800 };
+            prop_assert!(range.contains(&told));
+            prop_assert!(time > ShortTime::MOST || told == time);
+        }
+    }
 
     #[test]
     fn access_is_checked_before_anything_else() {

@@ -1,11 +1,12 @@
 //! Messages of sockets, as the calls that move them see them: to whom one goes, from whom one came, and what is told of
 //! it beside its bytes.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
-use abi_unix::types::{bytes_of_address, message, netlink_address, socket_option as option};
+use abi_unix::types::{LinkAddress, TimeSpec, bytes_of_address, message, netlink_address, socket_option as option};
 
 use crate::files::local_name::{self, LONGEST_LOCAL_ADDRESS, LocalName};
 use crate::process::user::{UserBuffer, length_of};
@@ -22,6 +23,8 @@ pub(crate) enum MessageSender {
     Network(SocketAddr),
     /// A local socket.
     Local(Arc<LocalName>),
+    /// A device in the network.
+    Link(LinkAddress),
 }
 
 /// Room for the address of any sender.
@@ -41,6 +44,10 @@ impl MessageSender {
                 let (bytes, length) = bytes_of_address(*end);
                 room[..length].copy_from_slice(&bytes[..length]);
                 length
+            }
+            MessageSender::Link(link) => {
+                room[..LinkAddress::SIZE].copy_from_slice(&link.to_bytes());
+                LinkAddress::SIZE
             }
             MessageSender::Local(name) => local_name::write_address(Some(name), room),
         };
@@ -115,26 +122,104 @@ impl<'a> MessageSpace<'a> {
 pub(crate) type ControlKind = (u32, u32);
 
 /// Bytes of the longest data of a control message without files.
-pub(crate) const LONGEST_DETAIL: usize = 12;
+pub(crate) const LONGEST_DETAIL: usize = REPORT + 28;
+/// Bytes of a report, before the address of the host that reports.
+const REPORT: usize = 16;
+
+/// The time at which a message has come, in nanoseconds since 1970, and the kind of its control message: an option's
+/// number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Arrival {
+    /// The time.
+    pub at_ns: u64,
+    /// The kind.
+    pub kind: u32,
+}
+
+/// The hop limit with which a message has come, and the kind of its control message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HopLimit {
+    /// The number.
+    pub value: u8,
+    /// The kind.
+    pub kind: u32,
+}
+
+impl Arrival {
+    fn bytes(self) -> [u8; 16] {
+        let time = TimeSpec::from_ns(self.at_ns);
+        match self.kind {
+            option::SO_TIMESTAMPNS | option::SO_TIMESTAMPNS_NEW => time.to_bytes(),
+            _ => TimeSpec { nanoseconds: time.nanoseconds / 1000, ..time }.to_bytes(),
+        }
+    }
+}
+
+/// A report about a message that did not arrive, told in its place.
+#[doc(alias = "sock_extended_err")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LossReport {
+    /// Number of the error.
+    pub error: u32,
+    /// Origin: this host, ICMP or ICMPv6.
+    pub origin: u32,
+    /// Kind and code of the network's message.
+    pub kind: u8,
+    /// See [`kind`](Self::kind).
+    pub code: u8,
+    /// The size of packets, if this one was too large.
+    pub information: u32,
+    /// The host that reports.
+    pub offender: Option<IpAddr>,
+}
+
+impl LossReport {
+    /// Returns the bytes, with the address of the host that reports in this family.
+    fn bytes(&self, is_six: bool) -> ([u8; LONGEST_DETAIL], usize) {
+        let mut bytes = [0; LONGEST_DETAIL];
+        bytes[..4].copy_from_slice(&self.error.to_le_bytes());
+        (bytes[4], bytes[5], bytes[6]) = (self.origin as u8, self.kind, self.code);
+        bytes[8..12].copy_from_slice(&self.information.to_le_bytes());
+        if let Some(offender) = self.offender {
+            let (address, length) = bytes_of_address(SocketAddr::new(offender, 0));
+            bytes[REPORT..REPORT + length].copy_from_slice(&address[..length]);
+        }
+        (bytes, REPORT + if is_six { 28 } else { 16 })
+    }
+}
 
 /// Details of a message, told in control messages to receivers that ask for them.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct MessageDetails {
     /// The process that has sent it (`SO_PASSCRED`).
     process: Option<u32>,
+    /// The time at which it has come (`SO_TIMESTAMP`).
+    arrival: Option<Arrival>,
     /// The hop limit with which it has come (`IP_RECVTTL`).
-    hop_limit: Option<u8>,
+    hop_limit: Option<HopLimit>,
+    /// The report that it is (`MSG_ERRQUEUE`). Boxed, because it is rare and larger than all others.
+    report: Option<Box<LossReport>>,
 }
 
 impl MessageDetails {
     /// Returns those of a message from a process, if that is to be told.
     pub(crate) fn of_process(process: Option<u32>) -> MessageDetails {
-        MessageDetails { process, hop_limit: None }
+        MessageDetails { process, ..MessageDetails::default() }
     }
 
-    /// Returns those of a message that came with this hop limit, if that is to be told.
-    pub(crate) fn of_hop_limit(hop_limit: Option<u8>) -> MessageDetails {
-        MessageDetails { process: None, hop_limit }
+    /// Returns those of a message that came at this time with this hop limit, as far as these are to be told.
+    pub(crate) fn of_packet(arrival: Option<Arrival>, hop_limit: Option<HopLimit>) -> MessageDetails {
+        MessageDetails { arrival, hop_limit, ..MessageDetails::default() }
+    }
+
+    /// Makes them those of a report.
+    pub(crate) fn with_report(self, report: LossReport) -> MessageDetails {
+        MessageDetails { report: Some(Box::new(report)), ..self }
+    }
+
+    /// Returns whether the message is a report.
+    pub(crate) fn is_report(&self) -> bool {
+        self.report.is_some()
     }
 
     /// Gives each control message to `tell`, as its kind and its data. The sender says which family a message is of.
@@ -144,12 +229,21 @@ impl MessageDetails {
             let words = [process, 0, 0].map(u32::to_le_bytes);
             tell((option::SOL_SOCKET, message::SCM_CREDENTIALS), words.as_flattened());
         }
+        if let Some(arrival) = self.arrival {
+            tell((option::SOL_SOCKET, arrival.kind), &arrival.bytes());
+        }
+        let is_six = matches!(sender, MessageSender::Network(SocketAddr::V6(_)));
         if let Some(hop_limit) = self.hop_limit {
-            let kind = match sender {
-                MessageSender::Network(SocketAddr::V6(_)) => (option::IPPROTO_IPV6, option::IPV6_HOPLIMIT),
-                _ => (option::IPPROTO_IP, option::IP_TTL),
+            let level = if is_six { option::IPPROTO_IPV6 } else { option::IPPROTO_IP };
+            tell((level, hop_limit.kind), &u32::from(hop_limit.value).to_le_bytes());
+        }
+        if let Some(report) = &self.report {
+            let kind = match is_six {
+                true => (option::IPPROTO_IPV6, option::IPV6_RECVERR),
+                false => (option::IPPROTO_IP, option::IP_RECVERR),
             };
-            tell(kind, &u32::from(hop_limit).to_le_bytes());
+            let (bytes, length) = report.bytes(is_six);
+            tell(kind, &bytes[..length]);
         }
     }
 }
@@ -192,8 +286,24 @@ mod tests {
         assert_eq!(told(MessageDetails::default(), &four), []);
         let process = MessageDetails::of_process(Some(7));
         assert_eq!(told(process, &MessageSender::Unnamed), [((1, 2), vec![7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])]);
-        let hops = MessageDetails::of_hop_limit(Some(64));
-        assert_eq!(told(hops, &four), [((0, 2), vec![64, 0, 0, 0])]);
-        assert_eq!(told(hops, &six), [((41, 52), vec![64, 0, 0, 0])]);
+        let hops = |kind| MessageDetails::of_packet(None, Some(HopLimit { value: 64, kind }));
+        assert_eq!(told(hops(option::IP_TTL), &four), [((0, 2), vec![64, 0, 0, 0])]);
+        assert_eq!(told(hops(option::IPV6_HOPLIMIT), &six), [((41, 52), vec![64, 0, 0, 0])]);
+        let at_ns = 5_000_000_000 + 123_456_789;
+        for (kind, fraction) in [(29, 123_456u64), (63, 123_456), (35, 123_456_789), (64, 123_456_789)] {
+            let bytes = [5u64, fraction].map(u64::to_le_bytes).concat();
+            let arrival = MessageDetails::of_packet(Some(Arrival { at_ns, kind }), None);
+            assert_eq!(told(arrival, &four), [((1, kind), bytes)]);
+        }
+        let offender = Some(Ipv4Addr::new(10, 0, 2, 2).into());
+        let report = LossReport { error: 113, origin: 2, kind: 11, code: 0, information: 0, offender };
+        let bytes =
+            [113, 0, 0, 0, 2, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 10, 0, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0];
+        let lost = MessageDetails::default().with_report(report);
+        assert!(lost.is_report());
+        assert_eq!(told(lost, &four), [((0, 11), bytes.to_vec())]);
+        let of_here = LossReport { error: 90, origin: 1, kind: 0, code: 0, information: 1500, offender: None };
+        let told = told(MessageDetails::default().with_report(of_here), &six);
+        assert_eq!((told[0].0, told[0].1.len(), told[0].1[8]), ((41, 25), 44, (1500 % 256) as u8));
     }
 }

@@ -70,17 +70,18 @@ static NEXT_PORT: AtomicU32 = AtomicU32::new(0xf000_0000);
 
 /// Copy of all that programs can ask for.
 #[derive(Clone, Debug, Default)]
-struct NetworkPicture {
+pub(super) struct NetworkPicture {
     /// Hardware address and largest packet of the network card.
-    card: Option<([u8; 6], u32)>,
-    four: Option<Address>,
+    pub(super) card: Option<([u8; 6], u32)>,
+    pub(super) four: Option<Address>,
     six: FixedVec<SixAddress, 8>,
     prefixes: FixedVec<(Ipv6Addr, u8), 8>,
     routers: FixedVec<Ipv6Addr, 4>,
 }
 
 impl NetworkPicture {
-    fn take() -> NetworkPicture {
+    /// Takes the copy.
+    pub(super) fn take() -> NetworkPicture {
         let mut picture = NetworkPicture::default();
         let mut guard = STACK.lock();
         let Some(stack) = guard.as_mut() else { return picture };

@@ -18,7 +18,8 @@ use filesystem::Access;
 use memory::bytes::copy;
 use network::{
     BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, DatagramProtocol, Error, Interest,
-    Keepalive, ListenerId, LocalEnd, Reader, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    Keepalive, ListenerId, LocalEnd, MEMORY_OF_REPORTS, Origin, Reader, Received, Report, Sent, Sharing, Shutdown,
+    Stack, TcpOptions,
 };
 use spin::Mutex;
 
@@ -27,10 +28,11 @@ use crate::files::file::{
     status_without_contents,
 };
 use crate::files::gathered::MOST_BYTES;
-use crate::files::message::{MessageDetails, MessageSender, MessageSpace};
+use crate::files::message::{Arrival, HopLimit, LossReport, MessageDetails, MessageSender, MessageSpace};
 use crate::files::sent_files::{OutgoingMessage, Receipt, ReceivedMessage};
 use crate::network::addressing::CARD;
 use crate::network::netlink::NetlinkSocket;
+use crate::network::packet_socket::PacketSocket;
 use crate::network::shares::{Limited, Shares};
 use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
 use crate::network::wire::NetworkLink;
@@ -41,11 +43,16 @@ use crate::process::{Process, authority};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::steps::{self, Effort};
 use crate::scheduling::{executor, standing};
+use crate::time;
 
 /// Longest backlog (Linux's `SOMAXCONN`).
 const LONGEST_BACKLOG: usize = 4096;
 /// Routers that a packet passes at most unless a program chooses.
 const USUAL_HOP_LIMIT: u8 = 64;
+/// Behaviour towards packets that are too large unless a program chooses (`IP_PMTUDISC_WANT`).
+const USUAL_DISCOVERY: u32 = 1;
+/// Protocols of sockets (Linux: `IPPROTO_MAX`).
+const PROTOCOLS: u32 = 263;
 /// Longest payload of a UDP datagram.
 const LONGEST_DATAGRAM: usize = 65507;
 /// Probes of a silent connection with `SO_KEEPALIVE`: as many as on Linux, after a shorter silence, because no option
@@ -70,6 +77,22 @@ fn buffer_size(wanted: u32) -> usize {
 /// Returns the value of `SO_ERROR` for this failure.
 fn number_of(failure: Option<Error>) -> u32 {
     failure.map_or(0, |failure| errno::Errno::number(errno_of(failure)) as u32)
+}
+
+/// Returns the number of the error that a report tells of, as Linux translates kinds and codes.
+fn error_of_report(report: &Report) -> u32 {
+    let error = match (report.to, report.kind, report.code) {
+        _ if report.from.is_none() => Errno::EMSGSIZE,
+        (SocketAddr::V4(_), 3, 0 | 6 | 9 | 11) | (SocketAddr::V6(_), 1, 0) => Errno::ENETUNREACH,
+        (SocketAddr::V4(_), 3, 2) => Errno::ENOPROTOOPT,
+        (SocketAddr::V4(_), 3, 3) | (SocketAddr::V6(_), 1, 4) => Errno::ECONNREFUSED,
+        (SocketAddr::V4(_), 3, 4) | (SocketAddr::V6(_), 2, _) => Errno::EMSGSIZE,
+        (SocketAddr::V4(_), 3, 5) => Errno::EOPNOTSUPP,
+        (SocketAddr::V4(_), 12, _) | (SocketAddr::V6(_), 4, _) => Errno::EPROTO,
+        (SocketAddr::V6(_), 1, 1 | 5 | 6) => Errno::EACCES,
+        _ => Errno::EHOSTUNREACH,
+    };
+    errno::Errno::number(error) as u32
 }
 
 /// Returns the protocol of a socket of datagrams or of packets that a process makes.
@@ -167,16 +190,20 @@ struct Inner {
     _share: Option<DatagramShare>,
     tcp: TcpOptions,
     sharing: Sharing,
-    /// Whether a datagram socket reports failures of all of its datagrams (`IP_RECVERR`).
-    reports_all: bool,
+    /// The memory of reports, if a datagram socket keeps them (`IP_RECVERR`): for failures of all of its datagrams.
+    reports: Option<Charge>,
+    /// The kind of control messages that tell when datagrams have come (`SO_TIMESTAMP`).
+    tells_arrivals: Option<u32>,
+    /// The behaviour towards packets that are too large, which is told and has no effect (`IP_MTU_DISCOVER`).
+    discovery: u32,
     /// Whether a datagram socket was given its address by the program.
     is_bound: bool,
     /// Whether IPv4 does not reach a socket of IPv6 (`IPV6_V6ONLY`).
     is_six_only: bool,
     /// Whether the options of packets are to be told (`IP_RETOPTS`): the stack leaves them out, so that none are.
     tells_options: bool,
-    /// Whether the hop limits of messages are told (`IP_RECVTTL`).
-    tells_hop_limits: bool,
+    /// The kind of control messages that tell the hop limits of messages (`IP_RECVTTL`).
+    tells_hop_limits: Option<u32>,
     /// The hop limit of what is sent, if it was chosen (`IP_TTL`).
     hop_limit: Option<u8>,
     raw: RawOptions,
@@ -209,11 +236,22 @@ pub(crate) struct Socket {
 }
 
 impl Inner {
+    /// Returns the details of a datagram that came at this time, if that is known, with this hop limit.
+    fn details(&self, at_ns: u64, hop_limit: u8) -> MessageDetails {
+        let arrival = self.tells_arrivals.map(|kind| {
+            // One that came before that was asked for has the present time, as on Linux.
+            let at_ns = if at_ns == 0 { time::real_time_ns() } else { at_ns };
+            Arrival { at_ns, kind }
+        });
+        MessageDetails::of_packet(arrival, self.tells_hop_limits.map(|kind| HopLimit { value: hop_limit, kind }))
+    }
+
     /// Has the stack know the options of datagrams.
     fn settle(&self) -> Result<(), Errno> {
         let SocketState::Datagram(id) = self.state else { return Ok(()) };
         with_stack(|stack, _| {
-            stack.set_datagram_reports(id, self.reports_all)?;
+            stack.set_datagram_reports(id, self.reports.is_some())?;
+            stack.set_datagram_clock(id, self.tells_arrivals.map(|_| time::real_time_ns as fn() -> u64))?;
             stack.set_datagram_hop_limit(id, self.hop_limit)?;
             stack.set_raw_header(id, self.raw.has_header)?;
             stack.set_raw_filter(id, self.raw.left_out)
@@ -235,11 +273,13 @@ impl Socket {
             _share: share,
             tcp,
             sharing,
-            reports_all: false,
+            reports: None,
+            tells_arrivals: None,
+            discovery: USUAL_DISCOVERY,
             tells_options: false,
             is_bound: false,
             is_six_only: false,
-            tells_hop_limits: false,
+            tells_hop_limits: None,
             hop_limit: None,
             raw: RawOptions::default(),
             linger_abort: false,
@@ -259,10 +299,16 @@ impl Socket {
         if family == types::AF_NETLINK.into() {
             return Socket::create_netlink(process, kind, protocol);
         }
+        if family == types::AF_PACKET.into() {
+            return Socket::create_of_packets(process, kind, protocol);
+        }
         let family = match u16::try_from(family) {
             Ok(family @ (types::AF_INET | types::AF_INET6)) => family,
             _ => return Err(Errno::EAFNOSUPPORT),
         };
+        if protocol >= PROTOCOLS {
+            return Err(Errno::EINVAL);
+        }
         let charge = file::charge(&process.account)?;
         let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
         let kind = kind & !flags;
@@ -300,6 +346,16 @@ impl Socket {
         let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
         let charge = file::charge(&process.account)?;
         let socket = NetlinkSocket::new(&process.account, kind & !flags, protocol)?;
+        let file = OpenFile::new(socket, Access::ReadWrite, flags & types::SOCK_NONBLOCK != 0, charge);
+        process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
+    }
+
+    /// Performs the `socket` call for frames of a device.
+    #[cold]
+    fn create_of_packets(process: &Process, kind: u32, protocol: u32) -> Result<usize, Errno> {
+        let flags = kind & (types::SOCK_NONBLOCK | types::SOCK_CLOEXEC);
+        let charge = file::charge(&process.account)?;
+        let socket = PacketSocket::new(process, kind & !flags, protocol)?;
         let file = OpenFile::new(socket, Access::ReadWrite, flags & types::SOCK_NONBLOCK != 0, charge);
         process.descriptors.lock().add(Arc::new(file), flags & types::SOCK_CLOEXEC != 0, 0)
     }
@@ -417,6 +473,11 @@ impl Socket {
                 let binding = with_stack(|stack, _| stack.tcp_bind(local, sharing))?;
                 inner.state = SocketState::Fresh(Some(binding));
             }
+            // With all that it has received.
+            SocketState::Datagram(id) if self.is_raw() => {
+                with_stack(|stack, _| stack.raw_rebind(id, local))?;
+                inner.is_bound = true;
+            }
             SocketState::Datagram(old) => {
                 let new = with_stack(|stack, _| {
                     if stack.udp_local_endpoint(old)?.port() != 0 && stack.udp_remote_endpoint(old)?.is_some() {
@@ -487,7 +548,8 @@ impl Socket {
         let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let length = length_of(buffers);
         if length > LONGEST_DATAGRAM {
-            return Poll::Ready(Err(Errno::EMSGSIZE));
+            let to = to.map(|to| self.remote_end(&inner, to)).transpose()?;
+            return Poll::Ready(with_stack(|stack, _| Err(stack.report_too_long(id, to))));
         }
         // Through a buffer, because the stack's room is taken before it is filled: a bad address must send nothing.
         let mut datagram = Vec::new();
@@ -556,13 +618,51 @@ impl Socket {
         Poll::Ready(Ok(received.count))
     }
 
+    /// Takes a report about a datagram that did not arrive; `EAGAIN` without one. The bytes are the start of that
+    /// datagram, and the sender is the receiver that it had.
+    #[cold]
+    fn take_report(&self, caller: &dyn Caller, space: MessageSpace<'_>) -> Receipt {
+        let inner = self.inner.lock();
+        let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EAGAIN)) };
+        caller.account().admit()?;
+        let mut bad = None;
+        let take = |report: &Report, bytes: &[u8]| {
+            let mut count = 0;
+            for buffer in space.buffers() {
+                let part = (bytes.len() - count).min(buffer.len());
+                bad = bad.or(caller.copy_out(buffer.address(), &bytes[count..count + part]).err());
+                count += part;
+            }
+            let details = inner.details(report.at_ns, report.hop_limit).with_report(LossReport {
+                error: error_of_report(report),
+                origin: match (report.from, report.to) {
+                    (None, _) => message::SO_EE_ORIGIN_LOCAL,
+                    (_, SocketAddr::V4(_)) => message::SO_EE_ORIGIN_ICMP,
+                    (_, SocketAddr::V6(_)) => message::SO_EE_ORIGIN_ICMP6,
+                },
+                kind: report.kind,
+                code: report.code,
+                information: report.size,
+                offender: report.from.map(|from| self.shown(SocketAddr::new(from, 0)).ip()),
+            });
+            let sender = MessageSender::Network(self.shown(report.to));
+            ReceivedMessage { count, length: bytes.len(), sender, details, ..ReceivedMessage::default() }
+        };
+        let taken = with_stack(|stack, _| stack.take_datagram_report(id, take))?;
+        Poll::Ready(match (taken, bad) {
+            (None, _) => Err(Errno::EAGAIN),
+            (_, Some(error)) => Err(error),
+            (Some(message), None) => Ok(message),
+        })
+    }
+
     /// Tries to receive one datagram in this way; returns its length and its sender too.
     fn take_datagram(&self, caller: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
         let inner = self.inner.lock();
         let SocketState::Datagram(id) = inner.state else { return Poll::Ready(Err(Errno::EOPNOTSUPP)) };
         let mut bad = None;
         let mut message = ReceivedMessage::default();
-        let mut take = |source: SocketAddr, bytes: &[u8]| {
+        let mut take = |origin: &Origin, bytes: &[u8]| {
             let mut done = 0;
             for buffer in space.buffers() {
                 let count = (bytes.len() - done).min(buffer.len());
@@ -572,21 +672,17 @@ impl Socket {
                 }
                 done += count;
             }
-            let mut source = source;
+            let mut source = origin.from;
             if self.has_no_ports() {
-                message.details = MessageDetails::of_hop_limit(inner.tells_hop_limits.then_some(source.port() as u8));
                 source.set_port(0);
             }
+            message.details = inner.details(origin.at_ns, origin.hop_limit);
             message.sender = MessageSender::Network(self.shown(source));
             message.length = bytes.len();
             done
         };
         let result = with_stack(|stack, _| {
-            let received = if space.is_look() {
-                stack.udp_peek_with(id, &mut take)?
-            } else {
-                stack.udp_receive_with(id, &mut take)?
-            };
+            let received = stack.udp_take_with(id, space.is_look(), &mut take)?;
             if let (None, Some(waker)) = (&received, waker) {
                 stack.udp_register(id, Interest::Receive, waker)?;
                 stack.set_datagram_reader(id, reader(caller.number()));
@@ -689,6 +785,16 @@ impl Socket {
         Ok(self.shown(remote))
     }
 
+    /// Has reports kept, or not any more. `ENOMEM`.
+    fn keep_reports(&self, inner: &mut Inner, are_kept: bool) -> Result<(), Errno> {
+        if are_kept && inner.reports.is_none() {
+            inner.reports = Some(self.owner.account.charge(Resource::Memory, MEMORY_OF_REPORTS)?);
+        } else if !are_kept {
+            inner.reports = None;
+        }
+        Ok(())
+    }
+
     /// Sets an option of datagrams and packets.
     fn set_datagram_option(
         &self,
@@ -700,14 +806,33 @@ impl Socket {
         let number = value.read_number(caller)?;
         let is_of = |level: u32| (level == option::IPPROTO_IPV6) == self.is_six();
         match named {
-            (option::IPPROTO_IP, option::IP_RECVERR) => inner.reports_all = number != 0,
-            (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() => inner.reports_all = number != 0,
-            (option::IPPROTO_IP, option::IP_RETOPTS) => inner.tells_options = number != 0,
-            (level @ option::IPPROTO_IP, option::IP_RECVTTL)
-            | (level @ option::IPPROTO_IPV6, option::IPV6_RECVHOPLIMIT)
-                if self.has_no_ports() && is_of(level) =>
+            (option::IPPROTO_IP, option::IP_RECVERR) => self.keep_reports(inner, number != 0)?,
+            (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() => self.keep_reports(inner, number != 0)?,
+            (
+                option::SOL_SOCKET,
+                kind @ (option::SO_TIMESTAMP
+                | option::SO_TIMESTAMP_NEW
+                | option::SO_TIMESTAMPNS
+                | option::SO_TIMESTAMPNS_NEW),
+            ) => inner.tells_arrivals = (number != 0).then_some(kind),
+            (level @ option::IPPROTO_IP, option::IP_MTU_DISCOVER)
+            | (level @ option::IPPROTO_IPV6, option::IPV6_MTU_DISCOVER)
+                if is_of(level) =>
             {
-                inner.tells_hop_limits = number != 0;
+                if number > option::MOST_DISCOVERY {
+                    return Err(Errno::EINVAL);
+                }
+                inner.discovery = number;
+            }
+            (option::IPPROTO_IP, option::IP_RETOPTS) => inner.tells_options = number != 0,
+            (option::IPPROTO_IP, option::IP_RECVTTL) if !self.is_six() => {
+                inner.tells_hop_limits = (number != 0).then_some(option::IP_TTL);
+            }
+            (option::IPPROTO_IPV6, option::IPV6_RECVHOPLIMIT) if self.is_six() => {
+                inner.tells_hop_limits = (number != 0).then_some(option::IPV6_HOPLIMIT);
+            }
+            (option::IPPROTO_IPV6, option::IPV6_2292HOPLIMIT) if self.is_six() => {
+                inner.tells_hop_limits = (number != 0).then_some(option::IPV6_2292HOPLIMIT);
             }
             (level @ option::IPPROTO_IP, option::IP_TTL)
             | (level @ option::IPPROTO_IPV6, option::IPV6_UNICAST_HOPS)
@@ -729,6 +854,7 @@ impl Socket {
             (option::SOL_RAW, option::ICMP_FILTER) if self.protocol == DatagramProtocol::Raw(1) && !self.is_six() => {
                 inner.raw.left_out = [number, 0, 0, 0, 0, 0, 0, 0];
             }
+            (option::SOL_RAW, option::ICMP_FILTER) if self.is_raw() => return Err(Errno::EOPNOTSUPP),
             (option::IPPROTO_ICMPV6, option::ICMPV6_FILTER)
                 if self.protocol == DatagramProtocol::Raw(option::IPPROTO_ICMPV6 as u8) && self.is_six() =>
             {
@@ -820,10 +946,30 @@ impl Socket {
                 SocketState::Datagram(id) => number_of(with_stack(|stack, _| stack.take_datagram_failure(id))?),
                 SocketState::Fresh(_) | SocketState::Listening(_) => 0,
             },
-            (option::IPPROTO_IP, option::IP_RECVERR) if self.is_of_datagrams() => inner.reports_all as u32,
+            (option::IPPROTO_IP, option::IP_RECVERR) if self.is_of_datagrams() => inner.reports.is_some() as u32,
+            (
+                option::SOL_SOCKET,
+                kind @ (option::SO_TIMESTAMP
+                | option::SO_TIMESTAMP_NEW
+                | option::SO_TIMESTAMPNS
+                | option::SO_TIMESTAMPNS_NEW),
+            ) if self.is_of_datagrams() => (inner.tells_arrivals == Some(kind)) as u32,
+            (option::IPPROTO_IP, option::IP_MTU_DISCOVER) | (option::IPPROTO_IPV6, option::IPV6_MTU_DISCOVER)
+                if self.is_of_datagrams() =>
+            {
+                inner.discovery
+            }
+            (option::IPPROTO_IP, option::IP_RECVTTL) | (option::IPPROTO_IPV6, option::IPV6_RECVHOPLIMIT)
+                if self.is_of_datagrams() =>
+            {
+                inner.tells_hop_limits.is_some() as u32
+            }
+            (option::SOL_RAW, option::ICMP_FILTER) if self.protocol == DatagramProtocol::Raw(1) && !self.is_six() => {
+                inner.raw.left_out[0]
+            }
             (option::IPPROTO_IP, option::IP_RETOPTS) if self.is_of_datagrams() => inner.tells_options as u32,
             (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() && self.is_of_datagrams() => {
-                inner.reports_all as u32
+                inner.reports.is_some() as u32
             }
             (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() => inner.is_six_only as u32,
             (option::IPPROTO_IP, option::IP_TTL) | (option::IPPROTO_IPV6, option::IPV6_UNICAST_HOPS)
@@ -831,7 +977,7 @@ impl Socket {
             {
                 inner.hop_limit.unwrap_or(USUAL_HOP_LIMIT).into()
             }
-            (option::IPPROTO_IP, option::IP_HDRINCL) if self.is_raw() => inner.raw.has_header as u32,
+            (option::IPPROTO_IP, option::IP_HDRINCL) if self.is_raw() && !self.is_six() => inner.raw.has_header as u32,
             (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
                 (inner.tcp.coalescing == Coalescing::None) as u32
             }
@@ -1124,6 +1270,9 @@ impl FileOperations for Socket {
 
     /// Tries to receive into several buffers.
     fn receive_message(&self, caller: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
+        if space.flags() & message::ERRQUEUE != 0 {
+            return self.take_report(caller, space);
+        }
         if self.is_of_datagrams() {
             return self.take_datagram(caller, space, waker);
         }
@@ -1168,9 +1317,7 @@ impl FileOperations for Socket {
             SocketState::Fresh(_) => Ok(0),
             SocketState::Listening(_) => Err(Error::Invalid),
             SocketState::Connected(id) => stack.receivable(id),
-            // Looking at a datagram would take a failure away, which is the next call's to report.
-            SocketState::Datagram(id) if stack.udp_readiness(id)?.failed => Ok(0),
-            SocketState::Datagram(id) => Ok(stack.udp_peek_with(id, |_, bytes| bytes.len())?.unwrap_or(0)),
+            SocketState::Datagram(id) => stack.datagram_receivable(id),
         })
     }
 
@@ -1407,11 +1554,88 @@ mod tests {
             assert_eq!(send(program, bytes, 28), Err(Errno::EINVAL));
             // Options are those of raw sockets alone.
             let datagrams = program.call(SystemCall::Socket, [2, types::SOCK_DGRAM as usize, 0]).unwrap();
-            for named in [filter, (0, option::IP_HDRINCL), (0, option::IP_RECVTTL)] {
+            for named in [filter, (0, option::IP_HDRINCL)] {
                 assert_eq!(set(program, datagrams, named, &one), Err(Errno::ENOPROTOOPT));
             }
             for socket in [raw, other, datagrams] {
                 program.close(socket).unwrap();
+            }
+        });
+    }
+
+    /// Times of arrival, hop limits, and reports about datagrams that nobody has received; their memory is charged.
+    #[test]
+    fn datagrams_tell_when_they_came_and_which_were_lost() {
+        run(|program| {
+            let kind = (types::SOCK_DGRAM | types::SOCK_NONBLOCK) as usize;
+            let [own, other] = [0; 2].map(|_| program.call(SystemCall::Socket, [2, kind, 0]).unwrap());
+            let at = |program: &mut Program, port| {
+                program.store(&types::SocketAddress { address: [127, 0, 0, 1], port }.to_bytes())
+            };
+            let (here, nobody) = (at(program, 4730), at(program, 4731));
+            assert_eq!(program.call(SystemCall::Bind, [own, here, 16]), Ok(0));
+            let one = 1u32.to_le_bytes();
+            let bytes = program.store(b"bytes");
+            let send = move |program: &mut Program, to| {
+                let call = [other, bytes, 5, message::CONFIRM as usize, to, 16];
+                assert_eq!(program.call(SystemCall::SendTo, call), Ok(5));
+            };
+            // One that came before the time was asked for has the time of its receipt.
+            send(program, here);
+            assert_eq!(set(program, own, (1, option::SO_TIMESTAMPNS), &one), Ok(0));
+            assert_eq!(set(program, own, (0, option::IP_RECVTTL), &one), Ok(0));
+            assert_eq!(read_option(program, own, (1, option::SO_TIMESTAMPNS)), Ok(1));
+            assert_eq!(read_option(program, own, (1, option::SO_TIMESTAMP)), Ok(0));
+            send(program, here);
+            program.sleep_ns(5_000_000);
+            let (place, control) = (program.place(64), program.place(160));
+            let mut times = Vec::new();
+            for _ in 0..2 {
+                let header = program.message_header(&[(place, 64)], (control, 160));
+                assert_eq!(program.call(SystemCall::ReceiveMessage, [own, header, 0]), Ok(5));
+                assert_eq!((program.read_u32(control + 8), program.read_u32(control + 12)), (1, 35));
+                let time = types::TimeSpec::from_bytes(program.read(control + 16, 16).try_into().unwrap());
+                times.push(time.to_ns().unwrap());
+                assert_eq!((program.read_u32(control + 44), program.read_u32(control + 48)), (option::IP_TTL, 64));
+            }
+            assert!(times[0] >= times[1] + 5_000_000, "{times:?}");
+            let before = program.process().account.used(Resource::Memory);
+            assert_eq!(set(program, other, (0, option::IP_RECVERR), &one), Ok(0));
+            assert!(program.process().account.used(Resource::Memory) >= before + MEMORY_OF_REPORTS);
+            let take = |program: &mut Program, socket: usize| {
+                let header = program.message_header(&[(place, 3)], (control, 160));
+                let call = [socket, header, message::ERRQUEUE as usize];
+                let result = program.call(SystemCall::ReceiveMessage, call);
+                result.map(|count| (count, program.read_u32(header + 48)))
+            };
+            assert_eq!(take(program, other), Err(Errno::EAGAIN));
+            send(program, nobody);
+            assert_eq!(take(program, other), Ok((3, message::ERRQUEUE | message::TRUNC)));
+            assert_eq!((program.read_u32(control + 8), program.read_u32(control + 12)), (0, option::IP_RECVERR));
+            assert_eq!(program.read(control + 16, 16), [111, 0, 0, 0, 2, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(program.read(control + 32, 8), [2, 0, 0, 0, 127, 0, 0, 1]);
+            assert_eq!(program.read_from(other, 8), Err(Errno::EAGAIN), "the failure has gone with the report");
+            send(program, nobody);
+            assert_eq!(program.read_from(other, 8), Err(Errno::ECONNREFUSED));
+            assert_eq!(take(program, own), Err(Errno::EAGAIN));
+            assert_eq!(set(program, other, (0, option::IP_RECVERR), &[0; 4]), Ok(0));
+            assert_eq!(program.process().account.used(Resource::Memory), before);
+            assert_eq!(set(program, own, (0, option::IP_MTU_DISCOVER), &6u32.to_le_bytes()), Err(Errno::EINVAL));
+            // Streams have no reports.
+            let stream = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+            assert_eq!(take(program, stream), Err(Errno::EAGAIN));
+            for socket in [own, other, stream] {
+                program.close(socket).unwrap();
+            }
+        });
+    }
+
+    /// As on Linux, before everything else.
+    #[test]
+    fn protocols_out_of_range_are_invalid() {
+        run(|program| {
+            for (kind, protocol) in [(1, 263), (2, usize::MAX), (3, 1000)] {
+                assert_eq!(program.call(SystemCall::Socket, [2, kind, protocol]), Err(Errno::EINVAL));
             }
         });
     }

@@ -79,6 +79,7 @@ pub(crate) fn errno_of(error: Error) -> Errno {
         Error::AddressInUse => Errno::EADDRINUSE,
         Error::AddressUnavailable => Errno::EADDRNOTAVAIL,
         Error::Unreachable => Errno::ENETUNREACH,
+        Error::HostUnreachable => Errno::EHOSTUNREACH,
         Error::Refused => Errno::ECONNREFUSED,
         Error::Reset => Errno::ECONNRESET,
         Error::Aborted => Errno::ECONNABORTED,

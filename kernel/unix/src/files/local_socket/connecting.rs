@@ -94,6 +94,11 @@ impl LocalConnect {
         LocalConnect { file, to, until: None, has_lost: false }
     }
 
+    /// Returns the socket.
+    pub(crate) fn file(&self) -> &OpenFile {
+        &self.file
+    }
+
     /// Returns whether it waits for room in a backlog, and does not only go on in steps.
     pub(crate) fn waits(&self) -> bool {
         self.until.is_none() && matches!(self.to, Some(NamedSocket::Found(_)))
