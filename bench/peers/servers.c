@@ -3,7 +3,8 @@
  * requests of one wait beside a greedy neighbour; and the kernel's memory for a thread that waits.
  *
  *     bench servers                 over loopback, with the client in this process
- *     serve-program NAME            one of them until the machine ends, and the machine's clock on CLOCK_PORT
+ *     serve-program NAME            one of them until the machine ends, and the machine's clock on CLOCK_PORT; also
+ *                                   `matrix`, the system's own fastest matrix server, and `bulk`, which moves many bytes
  *
  * The client keeps CONNECTIONS requests under way: it sends one over each connection, and then takes all answers. Each
  * answer must be as long as the first one and end as it did.
@@ -28,7 +29,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CLOCK_PORT = 7100, CONNECTIONS = 8, ROUNDS = 250, LATENCIES = 5000, THREADS = 2000, GREEDY = 19 };
+enum { CLOCK_PORT = 7100, BULK_PORT = 7200, CONNECTIONS = 8, ROUNDS = 250, LATENCIES = 5000, THREADS = 2000, GREEDY = 19 };
 /* Longest silence, in milliseconds, within an answer; and the longest answer. */
 enum { SILENCE = 200, MOST = 4096 };
 
@@ -326,7 +327,7 @@ void measure_servers(int count, char **arguments)
 }
 
 /* Tells each visitor the machine's time and how much of it was idle, both in nanoseconds. */
-static void tell_time(int port)
+_Noreturn static void tell_time(int port)
 {
 	int listener = listen_on(port);
 	for (;;) {
@@ -342,8 +343,72 @@ static void tell_time(int port)
 	}
 }
 
+/* The matrix server of COPS where it is, or else the one with epoll. */
+static void serve_matrix(void)
+{
+	static char *arguments[] = { "/usr/bin/matrix-server", "--backlog", "1024", "--workers", "1", NULL };
+	static char *environment[] = { NULL };
+	execve(arguments[0], arguments, environment);
+	SERVERS[find_server("epoll")].serve(FIRST_PORT);
+}
+
+/*
+ * Takes or gives as many bytes as a visitor says: a letter, r to receive them and then answer one byte, s to send them,
+ * and their number as a little-endian word.
+ */
+static void serve_bulk(void)
+{
+	static char bytes[64 << 10];
+	int listener = listen_on(BULK_PORT);
+	for (;;) {
+		int visitor = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		char order[9];
+		size_t known = 0;
+		while (visitor >= 0 && known < sizeof order) {
+			long more = read(visitor, order + known, sizeof order - known);
+			if (more <= 0)
+				break;
+			known += more;
+		}
+		uint64_t left = 0;
+		memcpy(&left, order + 1, sizeof left);
+		if (known < sizeof order)
+			left = 0;
+		while (left > 0) {
+			size_t part = left < sizeof bytes ? left : sizeof bytes;
+			long moved = order[0] == 'r' ? read(visitor, bytes, part) : write(visitor, bytes, part);
+			if (moved <= 0)
+				break;
+			left -= moved;
+		}
+		if (known == sizeof order && left == 0 && order[0] == 'r')
+			write_all(visitor, bytes, 1);
+		close(visitor);
+	}
+}
+
+/* Serves in a process of its own; the machine's clock is told as soon as somebody listens. */
+_Noreturn static void serve_by(void (*serve)(void), int port)
+{
+	if (check(fork(), "fork") == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		serve();
+		_exit(127);
+	}
+	for (int fd; (fd = reach(port)) < 0; usleep(10000))
+		if (waitpid(-1, NULL, WNOHANG) > 0)
+			fail("the server");
+	printf("peers: serving\n");
+	fflush(stdout);
+	tell_time(CLOCK_PORT);
+}
+
 void serve_program(const char *name)
 {
+	if (!strcmp(name, "matrix"))
+		serve_by(serve_matrix, FIRST_PORT);
+	if (!strcmp(name, "bulk"))
+		serve_by(serve_bulk, BULK_PORT);
 	make_files();
 	for (const struct program *program = PROGRAMS; program->name; program++) {
 		if (strcmp(program->name, name))

@@ -75,6 +75,9 @@ pub enum BenchName {
     Peers,
     /// Unmodified programs of Linux on COPS and on Linux: processes, threads, signals, memory, files, and servers.
     LinuxPrograms,
+    /// Servers over the network card, with the client outside, on COPS and on Linux: requests, many bytes, idle
+    /// connections.
+    Servers,
     /// Files of ext4 on a disk, on COPS and on Linux: cached, and waiting for the disk; and cuts of the power.
     Disk,
     /// Experiment A: tasks that count in turn; coroutines compared with threads.

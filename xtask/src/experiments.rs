@@ -9,6 +9,7 @@
 //! A part that fails is a note in the results, and the others are measured; the notebook is saved after each part, so
 //! that an interrupted run loses only the part that was under way.
 
+mod card;
 mod contest;
 mod disk;
 mod latencies;
@@ -83,7 +84,7 @@ pub struct Experiment {
 }
 
 /// All experiments, in the order of `paper`.
-const EXPERIMENTS: [Experiment; 12] = [
+const EXPERIMENTS: [Experiment; 13] = [
     Experiment { name: BenchName::RingCounter, measure: rings::counter },
     Experiment { name: BenchName::RingPipes, measure: rings::pipes },
     Experiment { name: BenchName::Workers, measure: workers::measure },
@@ -95,6 +96,7 @@ const EXPERIMENTS: [Experiment; 12] = [
     Experiment { name: BenchName::MicroNet, measure: network::measure },
     Experiment { name: BenchName::Peers, measure: peers::measure },
     Experiment { name: BenchName::LinuxPrograms, measure: programs::measure },
+    Experiment { name: BenchName::Servers, measure: card::measure },
     Experiment { name: BenchName::Disk, measure: disk::measure },
 ];
 

@@ -164,7 +164,7 @@ pub fn write_report(context: &Context, file: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Description of each experiment, for readers of the papers.
-const ABOUT: [(&str, &str); 14] = [
+const ABOUT: [(&str, &str); 15] = [
     (
         "matrix-models",
         "A server multiplies matrices for its clients; each connection has three stages: receive, multiply, send. The \
@@ -215,6 +215,11 @@ const ABOUT: [(&str, &str); 14] = [
     (
         "linux-programs",
         "Programs that were built for Linux, among them redis and nginx, unmodified on COPS and on Linux.",
+    ),
+    (
+        "servers",
+        "Requests and bytes over the network card, with the client outside the machine: the same servers on COPS and on \
+         Linux in the same emulator.",
     ),
     (
         "disk",

@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use filesystem::cpio;
 
 use super::{Lab, Notebook, PATIENCE, Server, Way, figure_of, machine, words};
 use crate::bench::Line;
@@ -19,16 +20,16 @@ use crate::linux::{self, DebianKernel};
 use crate::programs;
 
 /// A server, as bench/peers has it.
-struct ServedProgram {
+pub(super) struct ServedProgram {
     /// Name, and name of the row.
-    name: &'static str,
-    port: u16,
-    request: &'static [u8],
-    /// Share of Linux's instructions that a request over loopback may take.
-    goal: f64,
+    pub(super) name: &'static str,
+    pub(super) port: u16,
+    pub(super) request: &'static [u8],
+    /// Share of Linux's instructions that a request may take, over loopback or where the experiment asks.
+    pub(super) goal: f64,
 }
 
-const GET: &[u8] = b"GET /file HTTP/1.1\r\nHost: cops\r\nUser-Agent: peers\r\nAccept: */*\r\n\r\n";
+pub(super) const GET: &[u8] = b"GET /file HTTP/1.1\r\nHost: cops\r\nUser-Agent: peers\r\nAccept: */*\r\n\r\n";
 
 const PROGRAMS: [ServedProgram; 3] = [
     ServedProgram { name: "redis_get", port: 6379, request: b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n", goal: 0.45 },
@@ -46,7 +47,7 @@ const CONNECTIONS: usize = 8;
 const ROUNDS: usize = 1000;
 
 /// The port with the machine's clock; as in bench/peers.
-const CLOCK_PORT: u16 = 7100;
+pub(super) const CLOCK_PORT: u16 = 7100;
 
 /// Bytes of kernel memory that a blocked thread may take.
 const THREAD: (&str, f64) = ("blocked_pthread_bytes", 2560.0);
@@ -57,26 +58,18 @@ const NEIGHBOUR: (&str, f64) = ("nice_p99", 1.3);
 /// Longest silence within an answer.
 const SILENCE: Duration = Duration::from_millis(500);
 
+/// The names of both systems, in the order of measuring.
+pub(super) const SYSTEMS: [&str; 2] = ["COPS", "Linux"];
+
 /// Both systems with the servers' files.
-struct Systems<'a> {
+pub(super) struct Systems<'a> {
     lab: &'a Lab<'a>,
     linux: DebianKernel,
     cops: crate::build::Products,
 }
 
 pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
-    let linux = lab.linux().context("there is no Linux to measure")?;
-    let (root, files) = linux.servers_of_debian(lab.context)?;
-    let systems = Systems {
-        lab,
-        linux: linux.with_root(lab.context, &root, &files)?,
-        cops: programs::with_root(lab.context, lab.products.clone(), &root, "bench", &files)?,
-    };
-    for package in ["redis-server", "nginx"] {
-        if let Some(version) = root.version(package) {
-            notebook.note(format!("{package} {version}"));
-        }
-    }
+    let systems = Systems::prepare(lab, notebook)?;
     systems.inside(notebook)?;
     for program in &PROGRAMS {
         systems.outside(notebook, program);
@@ -84,7 +77,32 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     Ok(())
 }
 
-impl Systems<'_> {
+impl<'a> Systems<'a> {
+    /// Fetches and builds the servers, and both systems with them.
+    pub(super) fn prepare(lab: &'a Lab<'a>, notebook: &mut Notebook<'_>) -> Result<Systems<'a>> {
+        let linux = lab.linux().context("there is no Linux to measure")?;
+        let (root, files) = linux.servers_of_debian(lab.context)?;
+        let mut own = files.clone();
+        // COPS's own matrix server, beside programs of Linux.
+        let archive = std::fs::read(&lab.products.initramfs)?;
+        for entry in cpio::entries(&archive) {
+            let entry = entry?;
+            if entry.path == b"bin/matrix-server" {
+                own.push(("usr/bin/matrix-server".into(), 0o755, entry.data.to_vec()));
+            }
+        }
+        for package in ["redis-server", "nginx"] {
+            if let Some(version) = root.version(package) {
+                notebook.note(format!("{package} {version}"));
+            }
+        }
+        Ok(Systems {
+            lab,
+            linux: linux.with_root(lab.context, &root, &files)?,
+            cops: programs::with_root(lab.context, lab.products.clone(), &root, "bench", &own)?,
+        })
+    }
+
     fn configuration(&self, system: &str, action: &[String]) -> Result<Configuration> {
         let mut configuration = if system == "Linux" {
             self.linux.configuration(self.lab.context, 1, Way::Instructions.clock(), action)?
@@ -137,34 +155,46 @@ impl Systems<'_> {
     /// Measures one server from this host.
     fn outside(&self, notebook: &mut Notebook<'_>, program: &ServedProgram) {
         let id = format!("{}_card", program.name);
-        let mut found =
-            ["COPS", "Linux"].map(|system| notebook.part(&format!("{id}, {system}"), self.ask(system, program)));
+        let mut found = SYSTEMS
+            .map(|system| notebook.part(&format!("{id}, {system}"), self.ask(system, program, CONNECTIONS, ROUNDS)));
         if let (Some(cops), Some(linux)) = (found[0].take(), found[1].take()) {
             compare(notebook, &id, cops, linux, Some(CARD));
         }
     }
 
-    /// Returns the instructions of a request that comes over the network card.
-    fn ask(&self, system: &str, program: &ServedProgram) -> Result<f64> {
-        let mut configuration = self.configuration(system, &words(&format!("serve-program {}", program.name)))?;
-        for guest in [program.port, CLOCK_PORT] {
+    /// Boots a system that serves a program on this port, and tells its clock.
+    pub(super) fn serve(&self, system: &str, name: &str, port: u16) -> Result<Server> {
+        let mut configuration = self.configuration(system, &words(&format!("serve-program {name}")))?;
+        for guest in [port, CLOCK_PORT] {
             configuration.forwards.push(Forward { host: guest::free_port()?, guest });
         }
-        let server =
-            self.lab.serve(&format!("{} over the card: {system}", program.name), &configuration, linux::SERVING)?;
-        let mut connections =
-            (0..CONNECTIONS).map(|_| ServerConnection::open(&server, program)).collect::<Result<Vec<_>>>()?;
-        ask_in_rounds(&mut connections, program, ROUNDS / 10)?;
-        let before = clock(&server)?;
-        ask_in_rounds(&mut connections, program, ROUNDS)?;
-        let after = clock(&server)?;
-        let busy = (after.0 - before.0) - (after.1 - before.1);
-        Ok(busy / (ROUNDS * CONNECTIONS) as f64)
+        self.lab.serve(&format!("{name} over the card: {system}"), &configuration, linux::SERVING)
+    }
+
+    /// Returns the instructions of a request that comes over the network card, over one of so many connections.
+    pub(super) fn ask(&self, system: &str, program: &ServedProgram, connections: usize, rounds: usize) -> Result<f64> {
+        let server = self.serve(system, program.name, program.port)?;
+        requests(&server, program, connections, rounds)
     }
 }
 
+/// Returns the instructions of a request over one of so many connections.
+pub(super) fn requests(server: &Server, program: &ServedProgram, connections: usize, rounds: usize) -> Result<f64> {
+    let mut connections =
+        (0..connections).map(|_| ServerConnection::open(server, program)).collect::<Result<Vec<_>>>()?;
+    ask_in_rounds(&mut connections, program, rounds.div_ceil(10))?;
+    let before = clock(server)?;
+    ask_in_rounds(&mut connections, program, rounds)?;
+    Ok(busy(before, clock(server)?) / (rounds * connections.len()) as f64)
+}
+
+/// Returns the time between two readings of the clock in which the machine was not idle.
+pub(super) fn busy(before: (f64, f64), after: (f64, f64)) -> f64 {
+    (after.0 - before.0) - (after.1 - before.1)
+}
+
 /// Records both systems' instructions and COPS's share of Linux's.
-fn compare(notebook: &mut Notebook<'_>, id: &str, cops: f64, linux: f64, goal: Option<f64>) {
+pub(super) fn compare(notebook: &mut Notebook<'_>, id: &str, cops: f64, linux: f64, goal: Option<f64>) {
     notebook.figure(&format!("cops_{id}"), cops, "instructions");
     notebook.figure(&format!("linux_{id}"), linux, "instructions");
     match goal {
@@ -174,7 +204,7 @@ fn compare(notebook: &mut Notebook<'_>, id: &str, cops: f64, linux: f64, goal: O
 }
 
 /// Returns the machine's time and its idle time in nanoseconds.
-fn clock(server: &Server) -> Result<(f64, f64)> {
+pub(super) fn clock(server: &Server) -> Result<(f64, f64)> {
     let mut text = String::new();
     let mut stream = TcpStream::connect_timeout(&server.address(CLOCK_PORT)?, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -249,7 +279,11 @@ mod tests {
         for ServedProgram { name, port, .. } in &PROGRAMS {
             assert!(source.contains(&format!("{{ \"{name}\", {port},")), "{name}");
         }
-        for (name, value) in [("CLOCK_PORT", usize::from(CLOCK_PORT)), ("CONNECTIONS", CONNECTIONS)] {
+        for (name, value) in [
+            ("CLOCK_PORT", usize::from(CLOCK_PORT)),
+            ("BULK_PORT", usize::from(super::super::card::BULK_PORT)),
+            ("CONNECTIONS", CONNECTIONS),
+        ] {
             assert!(source.contains(&format!("{name} = {value}")), "{name}");
         }
         let request = String::from_utf8_lossy(GET).replace("\r\n", "\\r\\n");
