@@ -4,8 +4,9 @@ use std::env;
 
 fn main() {
     if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("none") {
-        println!("cargo:rustc-link-arg-bins=-Tkernel.ld");
-        // The data that a call needs is spread over many pages: more than a small core has entries for.
+        // The data that a call needs is spread over many pages: more than a small core has entries for. The
+        // definition comes before the script, which reads it.
         println!("cargo:rustc-link-arg-bins=--defsym=LEAF=0x200000");
+        println!("cargo:rustc-link-arg-bins=-Tkernel.ld");
     }
 }
