@@ -18,6 +18,7 @@ use crate::board::Configuration;
 use crate::cli;
 use crate::context::{Context as Tools, command_line};
 use crate::guest::{self, Echo, Forward, Guest};
+use crate::interrupt;
 use crate::own;
 use crate::perfetto;
 
@@ -88,7 +89,8 @@ impl Watched {
         let deadline = limit.map(|limit| Instant::now() + Duration::from_secs(limit));
         let mut bytes = Vec::new();
         let mut buffer = vec![0; 1 << 16];
-        while bytes.len() < MOST_BYTES && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        let goes_on = || deadline.is_none_or(|deadline| Instant::now() < deadline) && !interrupt::ends_observation();
+        while bytes.len() < MOST_BYTES && goes_on() {
             match self.read(&mut buffer)? {
                 Some(length) => bytes.extend_from_slice(&buffer[..length]),
                 None => break,
@@ -135,6 +137,9 @@ pub fn trace(tools: &Tools, arguments: &cli::Trace) -> Result<()> {
     let file = arguments.output.clone().unwrap_or_else(|| tools.workspace.products().join("trace.pftrace"));
     let records = format!("trace={} ", arguments.records);
     let watched = start(tools, &arguments.watch, "trace", &records)?;
+    let log = watched.guest.log().display();
+    eprintln!("Tracing, until the program's end or Ctrl-C; the console of the machine is in {log}");
+    interrupt::spare_first();
     let (records, ticks_per_second) = watched.records(arguments.watch.limit)?;
     let out = File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
     let summary = perfetto::convert(&records, ticks_per_second, BufWriter::new(out))

@@ -26,6 +26,7 @@ use crate::callers::SymbolisedProgram;
 use crate::cli;
 use crate::context::{Context, command_line};
 use crate::guest::{self, Echo, Guest};
+use crate::interrupt;
 use crate::own;
 use crate::run::PROGRAM_ADDRESS;
 use crate::symbols::Symbols;
@@ -212,7 +213,7 @@ impl Sampler {
         let mut machine = Guest::start(qemu, &context.board, &configuration, log, Echo::LogOnly)?;
         let mut target = Target::connect(port)?;
         while goes_on(self) {
-            crate::interrupt::stand_still_if_requested();
+            interrupt::stand_still_if_requested();
             // The machine ends in the middle of an exchange.
             if let Err(error) = target.run_for(INTERVAL).and_then(|()| self.sample(&mut target)) {
                 machine.wait_for_end(PATIENCE).with_context(|| format!("{error:#}"))?;
@@ -346,9 +347,10 @@ pub fn profile(context: &Context, arguments: &cli::Profile) -> Result<()> {
     let activity = context.progress.start(format!("Running {name}, for {} s at most", arguments.limit));
     let mut sampler = Sampler::new(context, &products, &name)?;
     let (begin, limit) = (Instant::now(), Duration::from_secs(arguments.limit));
+    interrupt::spare_first();
     let ended = sampler.run(context, &toolchain.qemu, configuration, &log, |sampler| {
         activity.detail(&format!("{} samples", sampler.samples()));
-        begin.elapsed() < limit
+        begin.elapsed() < limit && !interrupt::ends_observation()
     })?;
     activity.clear();
     let (samples, kernel) = (sampler.samples(), of_kernel(&sampler.stacks));
@@ -358,7 +360,7 @@ pub fn profile(context: &Context, arguments: &cli::Profile) -> Result<()> {
     let graph = draw(&sampler.stacks, &name, "samples")?;
     let output = arguments.output.clone().unwrap_or_else(|| context.workspace.products().join("profile.svg"));
     std::fs::write(&output, graph).with_context(|| format!("cannot write {}", output.display()))?;
-    let end = if ended { "to its end" } else { "until the limit; `--limit` sets it" };
+    let end = if ended { "to its end" } else { "until Ctrl-C or the limit, which `--limit` sets" };
     println!("{samples} samples of {name} {end}; {kernel} of them in the kernel");
     println!("{}", output.display());
     Ok(())

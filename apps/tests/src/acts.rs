@@ -11,7 +11,7 @@ use crate::harness::told;
 
 /// Leaves names, a span, a mark and a counter in the trace, and a wake of a coroutine by another.
 async fn traced() -> i32 {
-    let (sender, mut receiver) = cops::channel::unbounded();
+    let (sender, receiver) = cops::channel::unbounded();
     let consumer = cops::spawn_named("traced consumer", async move {
         let mut sum = 0;
         while let Some(number) = receiver.receive().await {
