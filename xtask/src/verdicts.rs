@@ -90,6 +90,13 @@ const REASONS: &[(&str, &str, &str, &str)] = &[
          connection, the goal is met.",
     ),
     (
+        "ring-pipes",
+        "vs_threads_yield_",
+        "_4000",
+        "Most of a step is the pipe's own work in the kernel, a read and a write, which threads pay as well; what the \
+         coroutines save is the switch.",
+    ),
+    (
         "scheduler",
         "spawn-ratio",
         "",
