@@ -232,18 +232,19 @@ system_calls! {
     /// over it, unless the mode has `FALLOC_FL_KEEP_SIZE`. With `FALLOC_FL_PUNCH_HOLE` too, frees the pages of the
     /// range instead, whose bytes become zero. `EOPNOTSUPP` for other modes. Pages that were made before an error stay.
     Allocate = 47 fallocate(descriptor: Descriptor, mode: Number, offset: Number, size: Number) Never;
-    /// Checks whether a path can be accessed.
+    /// Checks whether a path can be accessed by the real user and group.
     Access = 48 faccessat(directory: Descriptor, path: Path, mode: Number) Never;
     /// Changes the working directory.
     ChangeDirectory = 49 chdir(path: Path) Never;
     /// Changes the working directory to one that is open.
     ChangeDirectoryTo = 50 fchdir(descriptor: Descriptor) Never;
-    /// Sets the permissions of an open file.
+    /// Sets the permissions of an open file. `EPERM` unless it is the caller's, or the caller's user is 0.
     ChangeMode = 52 fchmod(descriptor: Descriptor, mode: Number) Never;
     /// Sets the permissions of the file at a path.
     ChangeModeAt = 53 fchmodat(directory: Descriptor, path: Path, mode: Number) Never;
-    /// Gives the file at a path an owner and a group: all ones for the present one, or 0, the only one there is
-    /// (`EINVAL` for others). Takes the bits for another user and group from a program's permissions.
+    /// Gives the file at a path an owner and a group: all ones for the present one. Takes the bits for another user and
+    /// group from a program's permissions. `EPERM` unless the caller's user is 0, or it is the owner, who gives it to a
+    /// group of its own.
     ChangeOwnerAt = 54 fchownat(directory: Descriptor, path: Path, user: Number, group: Number, flags: Number) Never;
     /// Gives an open file an owner and a group, as `fchownat`.
     ChangeOwner = 55 fchown(descriptor: Descriptor, user: Number, group: Number) Never;
@@ -447,25 +448,34 @@ system_calls! {
     GetNice = 141 getpriority(which: Number, process: Number) Never;
     /// Ends the machine: power off and halt switch it off, restart resets it.
     Reboot = 142 reboot(magic: Number, magic2: Number, command: Number, argument: Number) Never;
-    /// Sets the real and the effective group; -1 leaves one as it is. `EINVAL` for others than 0.
+    /// Sets the real and the effective group; -1 leaves one as it is. `EPERM` for others than the caller's own, unless
+    /// its effective user is 0.
     SetGroupPair = 143 setregid(real: Number, effective: Number) Never;
-    /// Sets the groups of the caller: to 0, the only one there is; `EINVAL` for others.
+    /// Sets the effective group, and the real and the saved one if the effective user is 0. `EPERM` for others than the
+    /// caller's own, `EINVAL` for -1.
     SetGroup = 144 setgid(group: Number) Never;
-    /// Sets the real and the effective user; -1 leaves one as it is. `EINVAL` for others than 0.
+    /// Sets the real and the effective user; -1 leaves one as it is. `EPERM` for others than the caller's own, unless
+    /// its effective user is 0.
     SetUserPair = 145 setreuid(real: Number, effective: Number) Never;
-    /// Sets the users of the caller: to 0, the only one there is; `EINVAL` for others.
+    /// Sets the effective user, and the real and the saved one if the effective user is 0. `EPERM` for others than the
+    /// caller's own, `EINVAL` for -1. A process of which no user is 0 any more has no capabilities, unless it keeps the
+    /// permitted ones (`PR_SET_KEEPCAPS`).
     SetUser = 146 setuid(user: Number) Never;
-    /// Sets the real, the effective and the saved user; -1 leaves one as it is. `EINVAL` for others than 0.
+    /// Sets the real, the effective and the saved user; -1 leaves one as it is. `EPERM` for others than the caller's
+    /// own, unless its effective user is 0.
     SetUserTriple = 147 setresuid(real: Number, effective: Number, saved: Number) Never;
-    /// Writes the real, the effective and the saved user, as three `u32`: always 0.
+    /// Writes the real, the effective and the saved user, as three `u32`.
     GetUserTriple = 148 getresuid(real: Output, effective: Output, saved: Output) Never;
-    /// Sets the real, the effective and the saved group; -1 leaves one as it is. `EINVAL` for others than 0.
+    /// Sets the real, the effective and the saved group; -1 leaves one as it is. `EPERM` for others than the caller's
+    /// own, unless its effective user is 0.
     SetGroupTriple = 149 setresgid(real: Number, effective: Number, saved: Number) Never;
-    /// Writes the real, the effective and the saved group, as three `u32`: always 0.
+    /// Writes the real, the effective and the saved group, as three `u32`.
     GetGroupTriple = 150 getresgid(real: Output, effective: Output, saved: Output) Never;
-    /// Returns the user whose rights count for files, always 0; no other can be set.
+    /// Sets the user whose rights count for files, if that is one of the caller's own or its effective user is 0;
+    /// returns the one before.
     SetFileUser = 151 setfsuid(user: Number) Never;
-    /// Returns the group whose rights count for files, always 0; no other can be set.
+    /// Sets the group whose rights count for files, if that is one of the caller's own or its effective user is 0;
+    /// returns the one before.
     SetFileGroup = 152 setfsgid(group: Number) Never;
     /// Writes the processor time of the caller and of the children that it has waited for, in hundredths of a second;
     /// returns the time since the machine's start in the same unit. All of it counts as the program's own: the kernel's
@@ -481,10 +491,10 @@ system_calls! {
     /// Makes the caller the leader of a session and of a process group of its own, without a controlling terminal;
     /// returns their number. `EPERM` if it is the leader of a group.
     SetSession = 157 setsid() Never;
-    /// Writes the further groups of the user, of which there are none.
+    /// Writes the further groups, as `u32`, and returns their number; only that if there is room for none. `EINVAL` if
+    /// they do not fit.
     GetGroups = 158 getgroups(count: Number, groups: Output) Never;
-    /// Sets the further groups of the user: `EINVAL` for others than 0, which is the user's group anyway, and for more
-    /// than 64.
+    /// Sets the further groups: `EPERM` unless the effective user is 0, `EINVAL` for more than 64.
     SetGroups = 159 setgroups(count: Number, groups: Input) Never;
     /// Describes the system as `struct utsname`.
     SystemName = 160 uname(name: Output) Never;
@@ -501,9 +511,9 @@ system_calls! {
     /// workers; `PR_SET_NO_NEW_PRIVS`, which copies inherit, and `PR_GET_NO_NEW_PRIVS`; `PR_SET_PDEATHSIG` and
     /// `PR_GET_PDEATHSIG`, the signal at the end of its parent (as a process, not the thread that made it);
     /// `PR_SET_CHILD_SUBREAPER` and `PR_GET_CHILD_SUBREAPER`; `PR_GET_DUMPABLE` and `PR_SET_DUMPABLE`, whether a core
-    /// file may be written; `PR_GET_KEEPCAPS` and `PR_SET_KEEPCAPS`, which tell a wish that has no effect, since users
-    /// have no capabilities; `PR_GET_TIMERSLACK` and `PR_SET_TIMERSLACK`, the nanoseconds by which `nanosleep` and
-    /// `clock_nanosleep` of a thread that waits may end late, 50,000 unless set. `EINVAL` for others.
+    /// file may be written; `PR_GET_KEEPCAPS` and `PR_SET_KEEPCAPS`, whether it is still permitted its capabilities
+    /// when no user of it is 0 any more; `PR_GET_TIMERSLACK` and `PR_SET_TIMERSLACK`, the nanoseconds by which
+    /// `nanosleep` and `clock_nanosleep` of a thread that waits may end late, 50,000 unless set. `EINVAL` for others.
     ProcessControl = 167 prctl(option: Number, second: Number, third: Number, fourth: Number, fifth: Number) Never by Worker;
     /// Writes the hart on which the call was made, and 0 as its node, if their addresses are not 0.
     GetHart = 168 getcpu(hart: Output, node: Output, unused: Number) Never by Worker;
@@ -514,13 +524,13 @@ system_calls! {
     /// Returns the number of the process that started the caller, or of the first process if that has ended; 0 for the
     /// first process itself.
     GetParent = 173 getppid() Never;
-    /// Returns the user, always 0.
+    /// Returns the real user.
     GetUser = 174 getuid() Never;
-    /// Returns the effective user, always 0.
+    /// Returns the effective user.
     GetEffectiveUser = 175 geteuid() Never;
-    /// Returns the group, always 0.
+    /// Returns the real group.
     GetGroup = 176 getgid() Never;
-    /// Returns the effective group, always 0.
+    /// Returns the effective group.
     GetEffectiveGroup = 177 getegid() Never;
     /// Returns the number of the calling worker or thread; that of worker 0 is the process number.
     GetThread = 178 gettid() Never;

@@ -308,6 +308,11 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         SystemCall::Bind | SystemCall::Connect => arguments[2] = random.of(&[2, 4, 6, 16, 40, 110, arguments[2]]),
         SystemCall::SendTo => arguments[5] = random.of(&[0, 4, 6, 16, 40, arguments[5]]),
         SystemCall::Reboot => arguments[0] = 0,
+        // As another user it could neither remove nor make the files of its last check.
+        SystemCall::SetUser | SystemCall::SetFileUser => arguments[0] = random.of(&[0, usize::MAX]),
+        SystemCall::SetUserPair | SystemCall::SetUserTriple => {
+            arguments.iter_mut().for_each(|user| *user = random.of(&[0, usize::MAX]));
+        }
         // The end of a thread changes memory there.
         SystemCall::SetThreadIdAddress => arguments[0] = areas.output + random.below(AREA / STEP) * STEP,
         SystemCall::SetRobustList => arguments[0] = areas.output + random.below(AREA / STEP) * STEP,

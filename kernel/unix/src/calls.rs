@@ -16,6 +16,7 @@
 pub(crate) mod call;
 mod extended_attributes;
 mod files;
+mod identities;
 mod local_sockets;
 mod locks;
 mod mapping;
@@ -49,6 +50,7 @@ use memory::faults;
 use crate::asynchronous::operation::{self, Operation};
 use crate::asynchronous::submission::{HeldCall, Submission};
 use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, Outcome, Pause};
+use crate::calls::identities::Of;
 use crate::observing::counters;
 use crate::process::worker::Worker;
 
@@ -206,11 +208,20 @@ fn decode_other(call: Call<'_>) -> Decoding {
 
         GetParent => Ok((call.process().parent() as usize).into()),
         GetThread => Ok((call.worker.thread_id() as usize).into()),
-        GetUser | GetEffectiveUser | GetGroup | GetEffectiveGroup | SetFileUser | SetFileGroup => Ok(0.into()),
-        SetUser | SetGroup => processes::set_number(call),
-        SetUserPair | SetGroupPair => processes::set_numbers(call, 2),
-        SetUserTriple | SetGroupTriple => processes::set_numbers(call, 3),
-        GetUserTriple | GetGroupTriple => processes::get_numbers(call),
+        GetUser => identities::real(call, Of::Users),
+        GetGroup => identities::real(call, Of::Groups),
+        GetEffectiveUser => identities::effective(call, Of::Users),
+        GetEffectiveGroup => identities::effective(call, Of::Groups),
+        GetUserTriple => identities::get_three(call, Of::Users),
+        GetGroupTriple => identities::get_three(call, Of::Groups),
+        SetUser => identities::set(call, Of::Users),
+        SetGroup => identities::set(call, Of::Groups),
+        SetUserPair => identities::set_two(call, Of::Users),
+        SetGroupPair => identities::set_two(call, Of::Groups),
+        SetUserTriple => identities::set_three(call, Of::Users),
+        SetGroupTriple => identities::set_three(call, Of::Groups),
+        SetFileUser => identities::set_of_files(call, Of::Users),
+        SetFileGroup => identities::set_of_files(call, Of::Groups),
         Spawn => processes::spawn(call),
         Execute => processes::execute(call),
         ExecuteAt => processes::execute_at(call),
@@ -238,8 +249,8 @@ fn decode_other(call: Call<'_>) -> Decoding {
         GetProcessGroup => processes::get_group(call),
         GetSession => processes::get_session(call),
         SetSession => processes::set_session(call),
-        GetGroups => processes::groups(call),
-        SetGroups => processes::set_groups(call),
+        GetGroups => identities::groups(call),
+        SetGroups => identities::set_groups(call),
         ProcessLimit => processes::limit(call),
         GetLimit => processes::get_limit(call),
         SetLimit => processes::set_limit(call),

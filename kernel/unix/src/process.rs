@@ -44,6 +44,7 @@ pub(crate) mod family;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod futex_list;
+pub(crate) mod identity;
 pub(crate) mod inheritance;
 mod keeper;
 pub(crate) mod lending;
@@ -117,6 +118,7 @@ use crate::process::core_file::Dump;
 use crate::process::exit_status::Ending;
 use crate::process::family::{Family, ProcessPlace};
 use crate::process::futex::Futexes;
+use crate::process::identity::{Identity, IdentityPlace, Whom};
 use crate::process::lending::ProcessMemory;
 use crate::process::lifetime::Lifetime;
 use crate::process::shared::{Shared, zeroed_frames};
@@ -212,6 +214,8 @@ pub(crate) struct Origin {
     pub standing: Standing,
     /// Its authority towards others.
     pub authority: Authority,
+    /// Its users and groups.
+    pub identity: Whom,
 }
 
 /// Number of bytes of kernel memory with which a process begins: the process, its process page and completion ring, the
@@ -306,13 +310,15 @@ pub(crate) struct Process {
     pub beginnings: Beginnings,
     /// Its working directory.
     pub directory: Mutex<Place>,
+    /// Its users and groups.
+    pub identity: IdentityPlace,
     /// Permissions that its new files do not get.
     #[doc(alias = "umask")]
     pub creation_mask: AtomicU32,
-    /// Whether it has given up ever to get more rights by a program's. (No program gives any here.)
+    /// Whether it has given up ever to get more rights by a program's, whose bits to set user and group do not count.
     pub no_new_rights: AtomicBool,
-    /// Whether a program has asked to keep its capabilities when its user changes (`PR_SET_KEEPCAPS`): here a change of
-    /// the user never takes any, and the wish is only told again.
+    /// Whether a program has asked to keep the capabilities that it is permitted when no user of it is 0 any more
+    /// (`PR_SET_KEEPCAPS`).
     pub keeps_capabilities: AtomicBool,
     /// Its debts to sets of semaphores.
     pub(crate) debts: Mutex<Debts>,
@@ -437,6 +443,10 @@ impl Caller for Process {
         &self.account
     }
 
+    fn whom(&self) -> Whom {
+        Process::whom(self)
+    }
+
     #[cold]
     fn has_no_reader(&self) {
         signal_delivery::send_from_kernel(self, Signal::PIPE);
@@ -468,7 +478,7 @@ impl Process {
         directory: Place,
         default_priority: Priority,
     ) -> Process {
-        let Origin { account, place, standing, authority } = origin;
+        let Origin { account, place, standing, authority, identity } = origin;
         shared.tell_mode(standing.mode());
         shared.tell_ceiling(standing.ceiling());
         Process {
@@ -481,6 +491,7 @@ impl Process {
             address_space,
             descriptors: Mutex::new(descriptors),
             directory: Mutex::new(directory),
+            identity: IdentityPlace::new(identity),
             creation_mask: AtomicU32::new(0),
             no_new_rights: AtomicBool::new(false),
             keeps_capabilities: AtomicBool::new(false),
@@ -542,6 +553,23 @@ impl Process {
     /// Returns its lifetime, which is made when the first descriptor of it is.
     pub(crate) fn lifetime(&self) -> &Arc<Lifetime> {
         self.lifetime.call_once(Arc::default)
+    }
+
+    /// Returns the user for whom it looks at files, as it is now.
+    #[inline(always)]
+    pub(crate) fn whom(&self) -> Whom {
+        self.identity.get()
+    }
+
+    /// Returns the user that has started it.
+    #[inline]
+    pub(crate) fn real_user(&self) -> u32 {
+        self.whom().map_or(0, |whom| whom.users.real)
+    }
+
+    /// Returns its users and groups.
+    pub(crate) fn identity_value(&self) -> Identity {
+        identity::value(&self.whom())
     }
 
     /// Returns the waiters at words of its memory.

@@ -24,8 +24,10 @@ pub enum Error {
     /// `EBUSY`: the root, or a path that ends in `.` or `..`, cannot be renamed or removed; or directories are moved
     /// all the time.
     Busy,
-    /// `EPERM`: directories have one name only; or a seal of the file forbids it.
+    /// `EPERM`: directories have one name only; a seal of the file forbids it; or it is the right of the file's owner.
     NotPermitted,
+    /// `EACCES`: the permissions of the file, or of a directory on the way, do not grant it.
+    AccessDenied,
     /// `EBADF`: the file was not opened for this.
     NotOpenForThis,
     /// `EXDEV`: the two paths are on different file systems.
@@ -62,6 +64,7 @@ impl fmt::Display for Error {
             Error::InvalidArgument => "invalid argument",
             Error::Busy => "busy",
             Error::NotPermitted => "not permitted",
+            Error::AccessDenied => "permission denied",
             Error::NotOpenForThis => "file not opened for this",
             Error::CrossFilesystem => "not on the same file system",
             Error::Crossing => "continued in another file system",

@@ -12,11 +12,11 @@
 //! the error code: path resolution, the files that `rename` may replace, operations on a removed but open file. A
 //! differential test runs the same operations on the host's own file system.
 //!
-//! *Users* are not: there is one, and it may do everything. Permission bits are kept and reported; a kernel interprets
-//! only the execute bits ([`Metadata::is_executable`]). *Devices* are not: a node stores a [`DeviceNumber`], and the
-//! kernel implements reading from it; nor are *FIFOs*, of which a node keeps the value in which openings meet. *Clocks*
-//! are not: operations that change a file take the time as a value. Reading does not update the time of access, as with
-//! Linux's `noatime`.
+//! *Users* are values here: a path is followed, and a file made or changed, for a [`rights::Subject`] with its groups,
+//! and [`rights`] has the rules; which process is which user, a kernel decides. *Devices* are not: a node stores a
+//! [`DeviceNumber`], and the kernel implements reading from it; nor are *FIFOs*, of which a node keeps the value in
+//! which openings meet. *Clocks* are not: operations that change a file take the time as a value. Reading does not
+//! update the time of access, as with Linux's `noatime`.
 //!
 //! # Memory
 //!
@@ -53,6 +53,7 @@ mod node;
 mod open;
 mod populate;
 mod quota;
+pub mod rights;
 mod table;
 mod tree;
 mod walk;
@@ -61,7 +62,7 @@ mod writers;
 
 pub use contents::{CommonPages, MAX_FILE_LENGTH, PAGE_SIZE, seal};
 pub use error::Error;
-pub use node::{DeviceNumber, DirectoryEntry, FileKind, Meeting, Metadata, Node, Timestamp};
+pub use node::{Base, DeviceNumber, DirectoryEntry, FileKind, Meeting, Metadata, Node, Timestamp};
 pub use open::{Access, Contents, Creation, Expect, OpenFile, OpenOptions, SeekFrom, Writes};
 pub use populate::PopulateError;
 pub use quota::{Maker, Owner};

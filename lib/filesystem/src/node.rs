@@ -8,6 +8,7 @@ use core::ops::ControlFlow;
 use crate::contents::{CommonPages, FileContents, MAX_FILE_LENGTH, PAGE_SIZE, WriteFrom};
 use crate::error::Error;
 use crate::quota::Owner;
+use crate::rights::{self, Ownership, Subject};
 use crate::table::{Content, Held, INODE_COST, ROOT, Shared};
 use crate::watch::event;
 
@@ -66,7 +67,7 @@ pub struct Timestamp {
     pub nanoseconds: u32,
 }
 
-/// Result of `stat`. Owner and group are always 0.
+/// Result of `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "stat")]
 pub struct Metadata {
@@ -76,6 +77,10 @@ pub struct Metadata {
     pub kind: FileKind,
     /// The lower twelve bits of the mode.
     pub permissions: u16,
+    /// The owner.
+    pub user: u32,
+    /// The group.
+    pub group: u32,
     /// Number of names; for a directory: two, and one for each subdirectory.
     pub links: u32,
     /// The length of a file or of a symbolic link's target in bytes; for a directory the number of its entries.
@@ -98,7 +103,12 @@ impl Metadata {
         self.kind.mode_bits() | u32::from(self.permissions)
     }
 
-    /// Whether it is a regular file with an execute bit: the only permission that binds the one user there is.
+    /// Returns its owner, group and permissions.
+    pub fn ownership(&self) -> Ownership {
+        Ownership { user: self.user, group: self.group, permissions: self.permissions }
+    }
+
+    /// Whether it is a regular file with an execute bit: the only permission that binds user 0.
     pub fn is_executable(&self) -> bool {
         self.kind == FileKind::Regular && self.permissions & 0o111 != 0
     }
@@ -116,6 +126,21 @@ pub struct DirectoryEntry<'name> {
     pub kind: FileKind,
     /// Cursor that continues the listing after this entry.
     pub next: u64,
+}
+
+/// A node at which a path begins, and the user for whom it is followed: by default user 0.
+#[derive(Clone, Copy)]
+pub struct Base<'a> {
+    /// The node.
+    pub node: &'a Node,
+    /// The user.
+    pub subject: Option<&'a Subject>,
+}
+
+impl<'a> From<&'a Node> for Base<'a> {
+    fn from(node: &'a Node) -> Base<'a> {
+        Base { node, subject: None }
+    }
 }
 
 /// The value in which the openings of a FIFO meet. Its meaning is the kernel's.
@@ -224,7 +249,9 @@ impl Node {
         Metadata {
             inode: number(self.index),
             kind: self.kind,
-            permissions: attributes.permissions,
+            permissions: attributes.ownership.permissions,
+            user: attributes.ownership.user,
+            group: attributes.ownership.group,
             links,
             size,
             allocated: allocated + INODE_COST,
@@ -282,10 +309,46 @@ impl Node {
     #[doc(alias = "fchmod")]
     pub fn set_permissions(&self, permissions: u16, now: Timestamp) {
         let mut attributes = self.shared.inode(self.index).attributes.lock();
-        attributes.permissions = permissions & 0o7777;
+        attributes.ownership.permissions = permissions & 0o7777;
         attributes.changed = now;
         drop(attributes);
         self.tell(event::ATTRIBUTES);
+    }
+
+    /// Returns its owner, group and permissions.
+    #[must_use]
+    pub fn ownership(&self) -> Ownership {
+        self.shared.inode(self.index).ownership()
+    }
+
+    /// Changes owner, group and permissions to those that `change` makes of them, unless it fails, under their lock.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    #[doc(alias = "fchown")]
+    pub fn change_ownership(
+        &self,
+        now: Timestamp,
+        change: impl FnOnce(Ownership) -> Result<Ownership, Error>,
+    ) -> Result<(), Error> {
+        let mut attributes = self.shared.inode(self.index).attributes.lock();
+        attributes.ownership = change(attributes.ownership)?;
+        attributes.changed = now;
+        drop(attributes);
+        self.tell(event::ATTRIBUTES);
+        Ok(())
+    }
+
+    /// Takes the bits to set user and group from a file whose contents a user other than 0 has changed.
+    pub fn written_by_others(&self) {
+        let mut attributes = self.shared.inode(self.index).attributes.lock();
+        attributes.ownership.permissions = rights::after_write(attributes.ownership);
+    }
+
+    /// Returns the node as the beginning of a path that is followed for this user.
+    #[must_use]
+    pub fn seen_by<'a>(&'a self, subject: Option<&'a Subject>) -> Base<'a> {
+        Base { node: self, subject }
     }
 
     /// Changes the given times.

@@ -11,8 +11,9 @@ use spin::Mutex;
 
 use crate::contents::{MAX_FILE_LENGTH, WriteFrom};
 use crate::error::Error;
-use crate::node::{DirectoryEntry, FileKind, Node, Timestamp, copier};
+use crate::node::{Base, DirectoryEntry, FileKind, Node, Timestamp, copier};
 use crate::quota::{Maker, Owner};
+use crate::rights::{self, READ, Subject, WRITE};
 use crate::table::Held;
 use crate::tree::{Filesystem, Recipe, create};
 use crate::walk::{LastComponent, LastLink, walk};
@@ -101,6 +102,16 @@ pub struct OpenOptions {
     pub permissions: u16,
 }
 
+impl OpenOptions {
+    /// Returns the rights that a file must grant to be opened so.
+    #[must_use]
+    pub fn rights(&self) -> u16 {
+        let reads = if self.access.reads() { READ } else { 0 };
+        let writes = self.access.writes() || self.contents == Contents::Discard;
+        reads | if writes { WRITE } else { 0 }
+    }
+}
+
 /// Reference point of [`OpenFile::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekFrom {
@@ -123,6 +134,8 @@ pub struct OpenFile {
     is_counted: bool,
     /// Whether it is one of the file's writers.
     is_writer: bool,
+    /// Whether writes take the bits to set user and group from the file.
+    takes_rights: bool,
     appends: AtomicBool,
     // Held for a whole read or write, so that two of them do not use the same position.
     position: Mutex<u64>,
@@ -135,17 +148,18 @@ impl Filesystem {
     /// [`Error::AlreadyExists`] with [`Creation::Always`]; [`Error::IsADirectory`] if a directory would be written to
     /// or made; [`Error::NotADirectory`] with [`Expect::Directory`] or a trailing slash;
     /// [`Error::TooManySymbolicLinks`] also for a link in last place with [`LastLink::Keep`];
-    /// [`Error::InvalidArgument`] to make a directory; [`Error::NoSpace`].
-    pub fn open<'owner>(
+    /// [`Error::InvalidArgument`] to make a directory; [`Error::AccessDenied`] if the file does not grant the access;
+    /// [`Error::NoSpace`].
+    pub fn open<'a>(
         &self,
-        base: &Node,
+        base: impl Into<Base<'a>>,
         path: &[u8],
         options: &OpenOptions,
-        by: impl Into<Maker<'owner>>,
+        by: impl Into<Maker<'a>>,
     ) -> Result<OpenFile, Error> {
-        let by = by.into();
+        let (base, by) = (base.into(), by.into());
         let held = if options.creation == Creation::Never {
-            let position = walk(self.base(base)?, path, options.last_link.into())?;
+            let position = walk(self.begin(base)?, path, options.last_link.into())?;
             position.target()?
         } else {
             if options.expect == Expect::Directory {
@@ -154,14 +168,14 @@ impl Filesystem {
             let (held, is_new) = self.open_or_create(base, path, options, by)?;
             if is_new {
                 // The permissions are not checked: the creator of a file may use it.
-                return OpenFile::new(&held, options);
+                return OpenFile::new(&held, options, base.subject);
             }
             if held.is_directory() {
                 return Err(Error::IsADirectory);
             }
             held
         };
-        self.open_held(held, options, by.now)
+        self.open_held(held, options, base.subject, by.now)
     }
 
     /// Makes an empty file without a name and opens it, for reading and writing (`memfd_create`). It can be sealed, and
@@ -172,22 +186,39 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::OutOfMemory`].
     #[doc(alias = "memfd_create")]
-    pub fn open_nameless<'owner>(&self, permissions: u16, by: impl Into<Maker<'owner>>) -> Result<OpenFile, Error> {
-        let held = self.make_nameless(permissions, by.into())?;
+    pub fn open_nameless<'a>(
+        &self,
+        permissions: u16,
+        subject: Option<&Subject>,
+        by: impl Into<Maker<'a>>,
+    ) -> Result<OpenFile, Error> {
+        let held = self.make_nameless(permissions, subject, by.into())?;
         let options = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
-        Ok(OpenFile::uncounted(&held, &options))
+        Ok(OpenFile::uncounted(&held, &options, subject))
     }
 
     /// Opens the file of a node again: one without a name also in a tree that is read-only.
     ///
     /// # Errors
     /// As [`Filesystem::open`] without creation.
-    pub fn open_node(&self, node: &Node, options: &OpenOptions, now: Timestamp) -> Result<OpenFile, Error> {
-        self.open_held(self.base(node)?, options, now)
+    pub fn open_node<'a>(
+        &self,
+        node: impl Into<Base<'a>>,
+        options: &OpenOptions,
+        now: Timestamp,
+    ) -> Result<OpenFile, Error> {
+        let node = node.into();
+        self.open_held(self.base(node.node)?, options, node.subject, now)
     }
 
-    /// Opens a file that exists.
-    fn open_held(&self, held: Held<'_>, options: &OpenOptions, now: Timestamp) -> Result<OpenFile, Error> {
+    /// Opens a file that exists, for a user.
+    fn open_held(
+        &self,
+        held: Held<'_>,
+        options: &OpenOptions,
+        subject: Option<&Subject>,
+        now: Timestamp,
+    ) -> Result<OpenFile, Error> {
         if options.expect == Expect::Directory && !held.is_directory() {
             return Err(Error::NotADirectory);
         }
@@ -198,20 +229,24 @@ impl Filesystem {
             }
             _ => {}
         }
+        if subject.is_some() {
+            rights::permit(subject, held.inode().ownership(), options.rights())?;
+        }
         if options.contents == Contents::Discard && held.shared.inode(held.index).writers.are_denied() {
             return Err(Error::TextBusy);
         }
-        let file = OpenFile::new(&held, options)?;
+        let file = OpenFile::new(&held, options, subject)?;
         if held.kind == FileKind::Regular && options.contents == Contents::Discard {
             let _change = if is_part_of_the_tree(&held) { Some(held.shared.change()?) } else { None };
             file.node.truncate(0, now)?;
+            file.note_write();
         }
         Ok(file)
     }
 
     fn open_or_create<'node>(
         &self,
-        base: &'node Node,
+        base: Base<'node>,
         path: &[u8],
         options: &OpenOptions,
         by: Maker<'_>,
@@ -221,7 +256,7 @@ impl Filesystem {
             Creation::Never | Creation::IfMissing => options.last_link,
         });
         loop {
-            let position = walk(self.base(base)?, path, last)?;
+            let position = walk(self.begin(base)?, path, last)?;
             let Some(name) = position.name() else {
                 return Err(match options.creation {
                     Creation::Always => Error::AlreadyExists,
@@ -235,7 +270,7 @@ impl Filesystem {
                 return Ok((position.target()?, false));
             }
             let recipe = Recipe::File(&[]);
-            let made = create(&position.directory, name, &recipe, options.permissions, by);
+            let made = create((&position.directory, base.subject), name, &recipe, options.permissions, by);
             match made {
                 Ok(held) => return Ok((held, true)),
                 // Another task created the file first: use that one.
@@ -261,7 +296,7 @@ fn told(node: &Node, what: u32, count: usize) -> usize {
 }
 
 impl OpenFile {
-    fn new(held: &Held<'_>, options: &OpenOptions) -> Result<OpenFile, Error> {
+    fn new(held: &Held<'_>, options: &OpenOptions, subject: Option<&Subject>) -> Result<OpenFile, Error> {
         // A device is changed beyond the tree.
         let is_counted = options.access.writes() && held.kind == FileKind::Regular && is_part_of_the_tree(held);
         let is_writer = options.access.writes() && held.kind == FileKind::Regular;
@@ -275,7 +310,7 @@ impl OpenFile {
             }
             return Err(error);
         }
-        let mut file = OpenFile::uncounted(held, options);
+        let mut file = OpenFile::uncounted(held, options, subject);
         (file.is_counted, file.is_writer) = (is_counted, is_writer);
         if file.is_told() {
             file.node.tell(event::OPENED);
@@ -284,8 +319,9 @@ impl OpenFile {
     }
 
     /// Opens a file whose changes are none of the tree.
-    fn uncounted(held: &Held<'_>, options: &OpenOptions) -> OpenFile {
+    fn uncounted(held: &Held<'_>, options: &OpenOptions, subject: Option<&Subject>) -> OpenFile {
         OpenFile {
+            takes_rights: subject.is_some_and(|subject| !subject.is_root()),
             node: Node::new(held),
             access: options.access,
             is_counted: false,
@@ -391,6 +427,7 @@ impl OpenFile {
         let (start, count) = node.write_from(owner, from, length, now, source)?;
         if count > 0 {
             *position = start + count as u64;
+            self.note_write();
         }
         Ok(told(node, event::MODIFIED, count))
     }
@@ -415,6 +452,9 @@ impl OpenFile {
         };
         let node = self.writable()?;
         let (_, count) = node.write_from(owner, from, length, now, source)?;
+        if count > 0 {
+            self.note_write();
+        }
         Ok(told(node, event::MODIFIED, count))
     }
 
@@ -426,7 +466,17 @@ impl OpenFile {
         if !self.access.writes() {
             return Err(Error::InvalidArgument);
         }
-        self.node.truncate(length, now)
+        self.node.truncate(length, now)?;
+        self.note_write();
+        Ok(())
+    }
+
+    /// Takes the bits to set user and group from the file, if the user that has opened it may not leave them.
+    #[inline]
+    fn note_write(&self) {
+        if self.takes_rights {
+            self.node.written_by_others();
+        }
     }
 
     /// Moves the position, also beyond the end; returns the new one. A directory's position is its cursor.

@@ -45,6 +45,7 @@ use crate::error::Error;
 use crate::memory;
 use crate::node::{DeviceNumber, FileKind, Timestamp};
 use crate::quota::{Owner, Quota, Share};
+use crate::rights::Ownership;
 use crate::watch::{Observer, event};
 use crate::writers::Writers;
 
@@ -146,7 +147,7 @@ impl Content {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Attributes {
-    pub(crate) permissions: u16,
+    pub(crate) ownership: Ownership,
     pub(crate) accessed: Timestamp,
     pub(crate) modified: Timestamp,
     pub(crate) changed: Timestamp,
@@ -172,7 +173,7 @@ impl Inode {
             parent: AtomicU32::new(ROOT),
             cursor: AtomicU64::new(0),
             attributes: Mutex::new(Attributes {
-                permissions: 0,
+                ownership: Ownership::default(),
                 accessed: Timestamp::default(),
                 modified: Timestamp::default(),
                 changed: Timestamp::default(),
@@ -288,6 +289,11 @@ impl Inode {
         self.cursor.store(cursor, Ordering::Relaxed);
     }
 
+    /// Returns its owner, group and permissions.
+    pub(crate) fn ownership(&self) -> Ownership {
+        self.attributes.lock().ownership
+    }
+
     /// Records a change of the contents.
     pub(crate) fn touch(&self, now: Timestamp) {
         let mut attributes = self.attributes.lock();
@@ -380,7 +386,7 @@ impl Shared {
         let root = shared.allocate(
             Content::Directory(Directory::new()),
             Attributes {
-                permissions: 0o755,
+                ownership: Ownership { permissions: 0o755, ..Ownership::default() },
                 accessed: Timestamp::default(),
                 modified: Timestamp::default(),
                 changed: Timestamp::default(),

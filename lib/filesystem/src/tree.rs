@@ -14,10 +14,11 @@ use crate::contents::{FileContents, Remains};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::memory;
-use crate::node::{DeviceNumber, FileKind, Node, Timestamp};
+use crate::node::{Base, DeviceNumber, FileKind, Node, Timestamp};
 use crate::quota::{Maker, Owner};
+use crate::rights::{self, Ownership, Subject, WRITE};
 use crate::table::{Attributes, Content, Held, Inode, ROOT, Shared};
-use crate::walk::{Last, LastComponent, LastLink, MAX_PATH_LENGTH, Position, WayOn, resolve, walk, walk_noting};
+use crate::walk::{Begin, Last, LastComponent, LastLink, MAX_PATH_LENGTH, Position, WayOn, resolve, walk, walk_noting};
 use crate::watch::event;
 
 /// Treatment by [`Filesystem::rename`] of a new name that exists.
@@ -181,16 +182,22 @@ impl Filesystem {
         if node.is_in(&self.shared) { Ok(node.held()) } else { Err(Error::CrossFilesystem) }
     }
 
+    pub(crate) fn begin<'a>(&self, base: Base<'a>) -> Result<Begin<'a, 'a>, Error> {
+        if base.node.is_in(&self.shared) { Ok(Begin::new(base)) } else { Err(Error::CrossFilesystem) }
+    }
+
     /// Returns the file at `path`.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymbolicLinks`], [`Error::NameTooLong`];
     /// [`Error::InvalidArgument`] if the path contains a zero byte, [`Error::CrossFilesystem`] if `base` is another
-    /// file system's, [`Error::OutOfMemory`]. Every operation that takes a path can return these.
+    /// file system's, [`Error::OutOfMemory`]; [`Error::AccessDenied`] if a directory on the way must not be searched.
+    /// Every operation that takes a path can return these, and [`Error::AccessDenied`] also if a directory must not be
+    /// changed.
     #[doc(alias = "lookup")]
     #[doc(alias = "namei")]
-    pub fn look_up(&self, base: &Node, path: &[u8], last: LastLink) -> Result<Node, Error> {
-        Ok(Node::new(&resolve(self.base(base)?, path, last)?))
+    pub fn look_up<'a>(&self, base: impl Into<Base<'a>>, path: &[u8], last: LastLink) -> Result<Node, Error> {
+        Ok(Node::new(&resolve(self.begin(base.into())?, path, last)?))
     }
 
     /// Makes a directory (`mkdirat`).
@@ -198,14 +205,14 @@ impl Filesystem {
     /// # Errors
     /// [`Error::AlreadyExists`], [`Error::NoSpace`].
     #[doc(alias = "mkdir")]
-    pub fn make_directory<'owner>(
+    pub fn make_directory<'a>(
         &self,
-        base: &Node,
+        base: impl Into<Base<'a>>,
         path: &[u8],
         permissions: u16,
-        by: impl Into<Maker<'owner>>,
+        by: impl Into<Maker<'a>>,
     ) -> Result<Node, Error> {
-        self.make(base, path, Recipe::Directory, permissions, by.into())
+        self.make(base.into(), path, Recipe::Directory, permissions, by.into())
     }
 
     /// Makes a symbolic link that points to `target`, which need not exist (`symlinkat`).
@@ -213,12 +220,12 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NotFound`] also if the target is empty, [`Error::AlreadyExists`], [`Error::NoSpace`].
     #[doc(alias = "symlink")]
-    pub fn make_symbolic_link<'owner>(
+    pub fn make_symbolic_link<'a>(
         &self,
-        base: &Node,
+        base: impl Into<Base<'a>>,
         path: &[u8],
         target: &[u8],
-        by: impl Into<Maker<'owner>>,
+        by: impl Into<Maker<'a>>,
     ) -> Result<Node, Error> {
         if target.is_empty() {
             return Err(Error::NotFound);
@@ -229,7 +236,7 @@ impl Filesystem {
         if target.contains(&0) {
             return Err(Error::InvalidArgument);
         }
-        self.make(base, path, Recipe::SymbolicLink(target), 0o777, by.into())
+        self.make(base.into(), path, Recipe::SymbolicLink(target), 0o777, by.into())
     }
 
     /// Makes a file without contents of its own (`mknodat`).
@@ -238,36 +245,42 @@ impl Filesystem {
     /// [`Error::AlreadyExists`], [`Error::NoSpace`].
     #[doc(alias = "mknod")]
     #[doc(alias = "mkfifo")]
-    pub fn make_special_file<'owner>(
+    pub fn make_special_file<'a>(
         &self,
-        base: &Node,
+        base: impl Into<Base<'a>>,
         path: &[u8],
         special: SpecialFile,
         permissions: u16,
-        by: impl Into<Maker<'owner>>,
+        by: impl Into<Maker<'a>>,
     ) -> Result<Node, Error> {
-        self.make(base, path, Recipe::Special(special), permissions, by.into())
+        self.make(base.into(), path, Recipe::Special(special), permissions, by.into())
     }
 
     /// Makes a regular file whose contents are `backing` until it is written to.
     ///
     /// # Errors
     /// [`Error::AlreadyExists`], [`Error::NoSpace`].
-    pub fn make_file<'owner>(
+    pub fn make_file<'a>(
         &self,
-        base: &Node,
+        base: impl Into<Base<'a>>,
         path: &[u8],
         backing: &'static [u8],
         permissions: u16,
-        by: impl Into<Maker<'owner>>,
+        by: impl Into<Maker<'a>>,
     ) -> Result<Node, Error> {
-        self.make(base, path, Recipe::File(backing), permissions, by.into())
+        self.make(base.into(), path, Recipe::File(backing), permissions, by.into())
     }
 
     /// Makes an empty file that has no name and can be sealed.
-    pub(crate) fn make_nameless(&self, permissions: u16, by: Maker<'_>) -> Result<Held<'_>, Error> {
+    pub(crate) fn make_nameless(
+        &self,
+        permissions: u16,
+        subject: Option<&Subject>,
+        by: Maker<'_>,
+    ) -> Result<Held<'_>, Error> {
         let Maker { now, owner } = by;
-        let attributes = Attributes { permissions: permissions & 0o7777, accessed: now, modified: now, changed: now };
+        let ownership = rights::of_new(subject, Ownership::default(), permissions, FileKind::Regular);
+        let attributes = Attributes { ownership, accessed: now, modified: now, changed: now };
         let index = self.shared.allocate(Content::File(FileContents::sealable()), attributes, owner, ROOT)?;
         // The inode was made with a link, which no entry has, and the returned handle.
         self.shared.release_link(index);
@@ -276,15 +289,15 @@ impl Filesystem {
 
     fn make(
         &self,
-        base: &Node,
+        base: Base<'_>,
         path: &[u8],
         recipe: Recipe<'_>,
         permissions: u16,
         by: Maker<'_>,
     ) -> Result<Node, Error> {
-        let position = walk(self.base(base)?, path, LastComponent::Name)?;
+        let position = walk(self.begin(base)?, path, LastComponent::Name)?;
         let name = new_name(&position, matches!(recipe, Recipe::Directory))?;
-        let held = create(&position.directory, name, &recipe, permissions, by)?;
+        let held = create((&position.directory, base.subject), name, &recipe, permissions, by)?;
         Ok(Node::new(&held))
     }
 
@@ -292,17 +305,17 @@ impl Filesystem {
     ///
     /// # Errors
     /// [`Error::NotPermitted`] for a directory, [`Error::AlreadyExists`], [`Error::TooManyLinks`], [`Error::NoSpace`].
-    pub fn link<'owner>(
+    pub fn link<'a>(
         &self,
-        existing_base: &Node,
+        existing_base: impl Into<Base<'a>>,
         existing: &[u8],
         last: LastLink,
-        base: &Node,
+        base: impl Into<Base<'a>>,
         path: &[u8],
-        by: impl Into<Maker<'owner>>,
+        by: impl Into<Maker<'a>>,
     ) -> Result<(), Error> {
-        let file = resolve(self.base(existing_base)?, existing, last)?;
-        self.link_held(&file, base, path, by.into())
+        let file = resolve(self.begin(existing_base.into())?, existing, last)?;
+        self.link_held(&file, base.into(), path, by.into())
     }
 
     /// Gives the file of a node another name (`linkat` with `AT_EMPTY_PATH`).
@@ -310,18 +323,19 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::link`]; [`Error::NotFound`] also if it has lost its last name.
     pub fn link_node(&self, file: &Node, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
-        self.link_held(&self.base(file)?, base, path, now.into())
+        self.link_held(&self.base(file)?, base.into(), path, now.into())
     }
 
-    fn link_held(&self, file: &Held<'_>, base: &Node, path: &[u8], by: Maker<'_>) -> Result<(), Error> {
+    fn link_held(&self, file: &Held<'_>, base: Base<'_>, path: &[u8], by: Maker<'_>) -> Result<(), Error> {
         let Maker { now, owner } = by;
-        let position = walk(self.base(base)?, path, LastComponent::Name)?;
+        let position = walk(self.begin(base)?, path, LastComponent::Name)?;
         let name = new_name(&position, false)?;
         let inode = position.directory.inode();
         let mut content = inode.exclusive();
         let directory = content.directory_mut()?;
         check_free(directory, name)?;
         let _change = self.shared.change()?;
+        rights::permit_creation(base.subject, inode.ownership())?;
         if file.is_directory() {
             return Err(Error::NotPermitted);
         }
@@ -345,10 +359,11 @@ impl Filesystem {
     /// # Errors
     /// [`Error::IsADirectory`].
     #[doc(alias = "unlinkat")]
-    pub fn unlink(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
-        let position = walk(self.base(base)?, path, LastComponent::Name)?.without_found();
+    pub fn unlink<'a>(&self, base: impl Into<Base<'a>>, path: &[u8], now: Timestamp) -> Result<(), Error> {
+        let base = base.into();
+        let position = walk(self.begin(base)?, path, LastComponent::Name)?.without_found();
         let name = position.name().ok_or(Error::IsADirectory)?;
-        self.remove_name(&position.directory, name, now, |_, kind, _| match kind {
+        self.remove_name((&position.directory, base.subject), name, now, |_, kind, _| match kind {
             FileKind::Directory => Err(Error::IsADirectory),
             _ if position.has_trailing_slash => Err(Error::NotADirectory),
             _ => Ok(()),
@@ -361,14 +376,15 @@ impl Filesystem {
     /// [`Error::NotADirectory`], [`Error::DirectoryNotEmpty`]; [`Error::Busy`] for the root and
     /// [`Error::InvalidArgument`] for a path that ends in `.`
     #[doc(alias = "rmdir")]
-    pub fn remove_directory(&self, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
-        let position = walk(self.base(base)?, path, LastComponent::Name)?.without_found();
+    pub fn remove_directory<'a>(&self, base: impl Into<Base<'a>>, path: &[u8], now: Timestamp) -> Result<(), Error> {
+        let base = base.into();
+        let position = walk(self.begin(base)?, path, LastComponent::Name)?.without_found();
         let name = position.name().ok_or(match position.last {
             Last::Root => Error::Busy,
             Last::Parent => Error::DirectoryNotEmpty,
             Last::Current | Last::Name(_) => Error::InvalidArgument,
         })?;
-        self.remove_name(&position.directory, name, now, |directory, kind, child| {
+        self.remove_name((&position.directory, base.subject), name, now, |directory, kind, child| {
             if kind != FileKind::Directory {
                 return Err(Error::NotADirectory);
             }
@@ -378,11 +394,11 @@ impl Filesystem {
         })
     }
 
-    /// Removes a name from a directory, unless `prepare` refuses: it is called with the locked directory, and with the
-    /// kind and the inode of the file that has the name.
+    /// Removes a name from a directory for a user, unless `prepare` refuses: it is called with the locked directory,
+    /// and with the kind and the inode of the file that has the name.
     fn remove_name(
         &self,
-        parent: &Held<'_>,
+        (parent, subject): (&Held<'_>, Option<&Subject>),
         name: &[u8],
         now: Timestamp,
         prepare: impl FnOnce(&mut Directory, FileKind, &Inode) -> Result<(), Error>,
@@ -394,6 +410,7 @@ impl Filesystem {
             let directory = content.directory_mut()?;
             let entry = directory.find(name).ok_or(Error::NotFound)?;
             let (kind, child) = (entry.kind, self.shared.inode(entry.inode));
+            rights::permit_removal(subject, inode.ownership(), child.ownership())?;
             prepare(directory, kind, child)?;
             child.touch_attributes(now);
             directory.remove(&self.shared.quota, name)
@@ -418,17 +435,17 @@ impl Filesystem {
     /// root and for paths that end in `.` or `..`; [`Error::AlreadyExists`] with [`Replacement::Refuse`];
     /// [`Error::NoSpace`].
     #[doc(alias = "renameat2")]
-    pub fn rename<'owner>(
+    pub fn rename<'a>(
         &self,
-        old_base: &Node,
+        old_base: impl Into<Base<'a>>,
         old_path: &[u8],
-        new_base: &Node,
+        new_base: impl Into<Base<'a>>,
         new_path: &[u8],
         replacement: Replacement,
-        by: impl Into<Maker<'owner>>,
+        by: impl Into<Maker<'a>>,
     ) -> Result<(), Error> {
         let so_far = &mut RenameSoFar::new(usize::MAX);
-        self.rename_in_parts(so_far, (old_base, old_path), (new_base, new_path), replacement, by)
+        self.rename_in_parts(so_far, (old_base.into(), old_path), (new_base.into(), new_path), replacement, by)
     }
 
     /// Renames as [`rename`](Self::rename), but changes nothing and returns [`Error::Unfinished`] when it has looked at
@@ -437,17 +454,17 @@ impl Filesystem {
     /// # Errors
     /// As [`rename`](Self::rename); [`Error::Unfinished`]; [`Error::Busy`] also if directories were moved meanwhile,
     /// again and again.
-    pub fn rename_in_parts<'owner>(
+    pub fn rename_in_parts<'a>(
         &self,
         so_far: &mut RenameSoFar,
-        (old_base, old_path): (&Node, &[u8]),
-        (new_base, new_path): (&Node, &[u8]),
+        (old_base, old_path): (impl Into<Base<'a>>, &[u8]),
+        (new_base, new_path): (impl Into<Base<'a>>, &[u8]),
         replacement: Replacement,
-        by: impl Into<Maker<'owner>>,
+        by: impl Into<Maker<'a>>,
     ) -> Result<(), Error> {
-        let by = by.into();
-        let old = walk(self.base(old_base)?, old_path, LastComponent::Name)?;
-        let new = walk(self.base(new_base)?, new_path, LastComponent::Name)?;
+        let (by, old_base, new_base) = (by.into(), old_base.into(), new_base.into());
+        let old = walk(self.begin(old_base)?, old_path, LastComponent::Name)?;
+        let new = walk(self.begin(new_base)?, new_path, LastComponent::Name)?;
         let old_name = old.name().ok_or(Error::Busy)?;
         let new_name = new.name().ok_or(match replacement {
             Replacement::Refuse => Error::AlreadyExists,
@@ -468,7 +485,8 @@ impl Filesystem {
         }
         let target = pair.destination()?.find(new_name);
         let target = target.map(|entry| (entry.inode, entry.kind));
-        let rename = Rename { old: &old, old_name, new: &new, new_name, source, target, replacement };
+        let subject = new_base.subject;
+        let rename = Rename { old: &old, old_name, new: &new, new_name, source, target, replacement, subject };
         // Checks come first: a rename that fails has changed nothing.
         rename.check(so_far)?;
         // Two names of one file: POSIX demands that both stay.
@@ -515,7 +533,7 @@ impl Filesystem {
     /// memory, are tested here, before any change.
     fn change_entries(&self, rename: &Rename<'_>, pair: &mut Pair<'_>, by: Maker<'_>) -> Result<(), Error> {
         let Maker { now, owner } = by;
-        let Rename { old, old_name, new, new_name, source, target, replacement } = *rename;
+        let Rename { old, old_name, new, new_name, source, target, replacement, subject: _ } = *rename;
         match (target, replacement) {
             (Some(target), Replacement::Exchange) => {
                 if let Some(cursor) = pair.source()?.replace(old_name, target.0, target.1) {
@@ -584,9 +602,14 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::look_up`]; but a file that is named or made may be missing at the end of the path.
     #[doc(alias = "follow_mount")]
-    pub fn way_on(&self, base: &Node, path: &[u8], last: LastComponent) -> Result<Option<WayOn>, Error> {
+    pub fn way_on<'a>(
+        &self,
+        base: impl Into<Base<'a>>,
+        path: &[u8],
+        last: LastComponent,
+    ) -> Result<Option<WayOn>, Error> {
         let mut way = None;
-        let arrived = walk_noting(self.base(base)?, path, last, Some(&mut way)).and_then(|position| {
+        let arrived = walk_noting(self.begin(base.into())?, path, last, Some(&mut way)).and_then(|position| {
             match (last, position.is_found() || position.name().is_none()) {
                 // A name of its own is this tree's, and one that is to be made may be missing.
                 (LastComponent::Name, _) | (LastComponent::Made(_), false) => Ok(()),
@@ -604,8 +627,8 @@ impl Filesystem {
     ///
     /// # Errors
     /// As [`Filesystem::look_up`]; but a file that is named or made may be missing at the end of the path.
-    pub fn links_on(&self, base: &Node, path: &[u8], last: LastComponent) -> Result<usize, Error> {
-        walk(self.base(base)?, path, last).map(|position| position.links())
+    pub fn links_on<'a>(&self, base: impl Into<Base<'a>>, path: &[u8], last: LastComponent) -> Result<usize, Error> {
+        walk(self.begin(base.into())?, path, last).map(|position| position.links())
     }
 
     /// Returns the absolute path of a file in this file system: of a directory (`getcwd`), or of another file as long
@@ -780,9 +803,9 @@ fn check_free(directory: &Directory, name: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Makes a file under a new name.
+/// Makes a file under a new name of a directory, for a user.
 pub(crate) fn create<'shared>(
-    parent: &Held<'shared>,
+    (parent, subject): (&Held<'shared>, Option<&Subject>),
     name: &[u8],
     recipe: &Recipe<'_>,
     permissions: u16,
@@ -792,12 +815,15 @@ pub(crate) fn create<'shared>(
     let shared = parent.shared;
     let content = recipe.content()?;
     let kind = content.kind();
-    let attributes = Attributes { permissions: permissions & 0o7777, accessed: now, modified: now, changed: now };
     let inode = parent.inode();
     let mut guard = inode.exclusive();
     let directory = guard.directory_mut()?;
     check_free(directory, name)?;
     let _change = shared.change()?;
+    let above = inode.ownership();
+    rights::permit_creation(subject, above)?;
+    let ownership = rights::of_new(subject, above, permissions, kind);
+    let attributes = Attributes { ownership, accessed: now, modified: now, changed: now };
     let prepared = directory.prepare(&shared.quota, owner, name)?;
     let index = match shared.allocate(content, attributes, owner, parent.index) {
         Ok(index) => index,
@@ -829,6 +855,8 @@ struct Rename<'rename> {
     /// Inode and kind of the file that has this name already.
     target: Option<(u32, FileKind)>,
     replacement: Replacement,
+    /// The user for whom it is made.
+    subject: Option<&'rename Subject>,
 }
 
 impl Rename<'_> {
@@ -861,6 +889,10 @@ impl Rename<'_> {
                 Replacement::Replace | Replacement::Refuse => Error::DirectoryNotEmpty,
             });
         }
+        // Two names of one file ask for nothing.
+        if target.is_none_or(|target| target.0 != source.0) {
+            self.check_rights()?;
+        }
         match target {
             Some((_, kind)) if replacement != Replacement::Exchange => match (source_is_directory, kind) {
                 (true, FileKind::Directory) => Ok(()),
@@ -869,6 +901,33 @@ impl Rename<'_> {
                 (false, _) => Ok(()),
             },
             _ => Ok(()),
+        }
+    }
+
+    /// Checks that the user may do it.
+    fn check_rights(&self) -> Result<(), Error> {
+        let Rename { old, new, source, target, replacement, subject, .. } = *self;
+        if subject.is_none() {
+            return Ok(());
+        }
+        let shared = old.directory.shared;
+        let ownership = |file: (u32, FileKind)| shared.inode(file.0).ownership();
+        let (from, to) = (old.directory.inode().ownership(), new.directory.inode().ownership());
+        rights::permit_removal(subject, from, ownership(source))?;
+        match target {
+            Some(target) => rights::permit_removal(subject, to, ownership(target))?,
+            None => rights::permit_creation(subject, to)?,
+        }
+        if old.directory.index == new.directory.index {
+            return Ok(());
+        }
+        // The `..` of a directory that comes into another one changes.
+        if source.1 == FileKind::Directory {
+            rights::permit(subject, ownership(source), WRITE)?;
+        }
+        match target.filter(|target| replacement == Replacement::Exchange && target.1 == FileKind::Directory) {
+            Some(target) => rights::permit(subject, ownership(target), WRITE),
+            None => Ok(()),
         }
     }
 }

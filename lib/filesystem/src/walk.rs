@@ -21,7 +21,8 @@ use core::sync::atomic::Ordering;
 
 use crate::error::Error;
 use crate::memory;
-use crate::node::{FileKind, Node};
+use crate::node::{Base, FileKind, Node};
+use crate::rights::{self, EXECUTE, Subject};
 use crate::table::{Content, Held, ROOT};
 
 /// The longest name of one component, in bytes.
@@ -207,9 +208,31 @@ impl Path<'_> {
     }
 }
 
+/// The beginning of a walk, and the user for whom it is made.
+pub(crate) struct Begin<'shared, 'subject> {
+    directory: Held<'shared>,
+    subject: Option<&'subject Subject>,
+}
+
+impl<'a> Begin<'a, 'a> {
+    pub(crate) fn new(base: Base<'a>) -> Begin<'a, 'a> {
+        Begin { directory: base.node.held(), subject: base.subject }
+    }
+}
+
+/// Fails if a directory must not be searched. A path of one dot names the directory at which it begins, and searches
+/// none: paths that end at the root of a mount go on so.
+#[inline]
+fn permit_search(directory: &Held<'_>, path: &[u8], subject: Option<&Subject>) -> Result<(), Error> {
+    match subject {
+        Some(_) if path != b"." => rights::permit(subject, directory.inode().ownership(), EXECUTE),
+        _ => Ok(()),
+    }
+}
+
 /// Walks `path` from `base`.
 pub(crate) fn walk<'shared, 'path>(
-    base: Held<'shared>,
+    base: Begin<'shared, '_>,
     path: &'path [u8],
     last: LastComponent,
 ) -> Result<Position<'shared, 'path>, Error> {
@@ -218,12 +241,13 @@ pub(crate) fn walk<'shared, 'path>(
 
 /// Walks so, and notes where a path goes on that leads out of this file system ([`Error::Crossing`]).
 pub(crate) fn walk_noting<'shared, 'path>(
-    base: Held<'shared>,
+    base: Begin<'shared, '_>,
     path: &'path [u8],
     last: LastComponent,
     note: Note<'_>,
 ) -> Result<Position<'shared, 'path>, Error> {
     check(path)?;
+    let Begin { directory: base, subject } = base;
     let shared = base.shared;
     let mut directory = base;
     let mut path = Path::Given(path);
@@ -250,6 +274,7 @@ pub(crate) fn walk_noting<'shared, 'path>(
             return Err(depart(note, || Departure::Later(Node::new(&directory)), rest, links));
         }
         work += 1 + (step.name.end - at) / BYTES_OF_A_COMPONENT;
+        permit_search(&directory, path.bytes(), subject)?;
         let name = &path.bytes()[step.name.clone()];
         let special = Last::special(name);
         let found = match special {
@@ -419,6 +444,6 @@ fn splice(link: &Held<'_>, rest: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 /// Walks a path to its end.
-pub(crate) fn resolve<'shared>(base: Held<'shared>, path: &[u8], last: LastLink) -> Result<Held<'shared>, Error> {
+pub(crate) fn resolve<'shared>(base: Begin<'shared, '_>, path: &[u8], last: LastLink) -> Result<Held<'shared>, Error> {
     walk(base, path, last.into())?.target()
 }

@@ -71,6 +71,7 @@ fn errno(error: Error) -> Errno {
         Error::Busy => Errno::BUSY,
         Error::Unfinished => Errno::AGAIN,
         Error::NotPermitted => Errno::PERM,
+        Error::AccessDenied => Errno::ACCESS,
         Error::NotOpenForThis => Errno::BADF,
         Error::CrossFilesystem | Error::Crossing => Errno::XDEV,
         Error::TooManyLinks => Errno::MLINK,

@@ -27,6 +27,7 @@ use crate::files::file::{Attempt, OpenFile};
 use crate::files::pipe::{Reader, Writer};
 use crate::files::volume::file::VolumeFile;
 use crate::process::accounts::Account;
+use crate::process::identity::Whom;
 use crate::process::user::{Caller, UserBuffer, UserMemory};
 use crate::scheduling::steps::{self, Effort, Ends};
 
@@ -318,6 +319,10 @@ impl Caller for PipeMemory<'_> {
 
     fn account(&self) -> &Arc<Account> {
         self.caller.account()
+    }
+
+    fn whom(&self) -> Whom {
+        self.caller.whom()
     }
 
     fn number(&self) -> u32 {

@@ -1,9 +1,9 @@
 //! The calls on extended attributes: values with names that programs give to files (xattr(7)).
 //!
 //! Files of volumes have them, in the namespaces `user`, `trusted` and `security`; a value is as long as its volume
-//! keeps it. Files elsewhere have none: `EOPNOTSUPP`, and an empty list. Every file is its user's, so the rules of
-//! Linux that are left are those of the namespaces: `user` is for regular files and directories, and `trusted`, and
-//! changes of `security`, are for processes that may mount.
+//! keeps it. Files elsewhere have none: `EOPNOTSUPP`, and an empty list. The rules are Linux's for each namespace:
+//! `user` is for regular files and directories, and for users that may read or write them; `trusted`, and changes of
+//! `security`, are for processes that may mount.
 
 use alloc::vec::Vec;
 use core::mem::take;
@@ -11,14 +11,16 @@ use core::mem::take;
 use abi_unix::types::AT_FDCWD;
 use abi_unix::{Act, Errno, SystemCall};
 use ext4::AttributeMode;
+use filesystem::rights::{self, READ, Subject, WRITE};
 use filesystem::{FileKind, LastLink};
 
 use crate::calls::call::{Call, Decoding};
 use crate::calls::paths::{Effect, follow, path_from};
 use crate::files::mounts::{Halt, Node, Path, Place};
+use crate::files::tree::errno_of;
 use crate::files::volume::{VolumeAnswer, VolumeNode, VolumeRequest};
 use crate::process::accounts::Resource;
-use crate::process::authority;
+use crate::process::{authority, identity};
 
 /// Bytes of the longest name (`XATTR_NAME_MAX`), value (`XATTR_SIZE_MAX`) and list (`XATTR_LIST_MAX`).
 const LONGEST_NAME: usize = 255;
@@ -83,10 +85,28 @@ fn permitted<'a>(call: &Call<'_>, place: &'a Place, name: &[u8], is_for: Use) ->
     if name.starts_with(b"security.") && is_for == Use::Change && !may_administer() {
         return Err(Errno::EPERM);
     }
+    if name.starts_with(b"user.") {
+        let whom = call.process().whom();
+        permit_own(identity::subject(&whom), place, is_for)?;
+    }
     match &place.node {
         Node::OnVolume(node) => Ok(node),
         Node::Stored(_) | Node::Generated(_) => Err(Errno::EOPNOTSUPP),
     }
+}
+
+/// Fails if a user must not use the attributes of the namespace `user` of a file: they are read and changed as its
+/// contents, and those of a sticky directory changed by its owner.
+fn permit_own(subject: Option<&Subject>, place: &Place, is_for: Use) -> Result<(), Errno> {
+    const STICKY: u16 = 0o1000;
+    if is_for == Use::Read {
+        return place.permit(subject, READ);
+    }
+    let file = place.metadata().ownership();
+    if place.node.kind() == FileKind::Directory && file.permissions & STICKY != 0 {
+        rights::permit_owner(subject, file).map_err(errno_of)?;
+    }
+    place.permit(subject, WRITE)
 }
 
 /// Copies a value or a list to the program, whose buffer is the arguments from this one on; only tells its length if

@@ -7,7 +7,8 @@ use core::sync::atomic::Ordering;
 
 use abi_unix::types::{self, allocation, control, file_control, memory_file, open as flag};
 use abi_unix::{Errno, SystemCall};
-use ext4::{Change, NewFile, Stamp};
+use ext4::Stamp;
+use filesystem::rights::{self, EXECUTE, Ownership, Subject, WRITE};
 use filesystem::{
     Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, MAX_FILE_LENGTH, OpenOptions, Owner,
     RenameSoFar, Replacement, SpecialFile, Timestamp, Writes, seal,
@@ -27,9 +28,10 @@ use crate::files::mounts::{self, Arrived, Halt, Node, Opened, Path, PathOfPlace,
 use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::volume::file::VolumeFile;
-use crate::files::volume::{self, VolumeAnswer, VolumeNode, VolumeRequest};
+use crate::files::volume::{self, AttributeChange, VolumeAnswer, VolumeNode, VolumeRequest};
 use crate::files::{devices, disk, pipe, remains};
 use crate::network::interfaces;
+use crate::process::identity::{self, Whom};
 use crate::process::user::UserBuffer;
 use crate::process::{Process, table, told_owners};
 use crate::scheduling::steps;
@@ -389,7 +391,9 @@ pub(super) fn create_memory_file(call: Call<'_>) -> Decoding {
     process.copy_in_string(call.address(0), memory_file::LONGEST_NAME, Errno::EINVAL)?;
     let charge = file::charge(&process.account)?;
     let mount = mounts::top().clone();
-    let stored = mount.tree().open_nameless(0o777, made_by(&owner(process))).map_err(errno_of)?;
+    let whom = process.whom();
+    let made = mount.tree().open_nameless(0o777, identity::subject(&whom), made_by(&owner(process)));
+    let stored = made.map_err(errno_of)?;
     if flags & memory_file::ALLOW_SEALING == 0 {
         stored.node().add_seals(seal::SEAL).map_err(errno_of)?;
     }
@@ -464,6 +468,7 @@ pub(super) fn change_directory(call: Call<'_>) -> Decoding {
         if place.node.kind() != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
+        place.permit(path.subject(), EXECUTE)?;
         let old = core::mem::replace(&mut *call.process().directory.lock(), place);
         drop(old);
         Ok(0)
@@ -474,6 +479,7 @@ pub(super) fn change_directory(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn change_directory_to(call: Call<'_>) -> Decoding {
     let place = call.file(0)?.object().directory()?;
+    place.permit(identity::subject(&call.process().whom()), EXECUTE)?;
     let old = core::mem::replace(&mut *call.process().directory.lock(), place);
     drop(old);
     Ok(settled(call.process(), call.number, 0))
@@ -485,13 +491,12 @@ pub(super) fn make_directory(call: Call<'_>) -> Decoding {
     call.admitted()?;
     follow(&call, [read_path(&call, 0, 1)?], Effect::Keeps, |call, [path]| {
         let owner = owner(call.process());
-        let permissions = permissions_of_new(call.process(), call.unsigned(2));
+        // As on Linux, without the bits to set user and group.
+        let permissions = permissions_of_new(call.process(), call.unsigned(2)) & 0o1777;
         path.perform(
             LastComponent::Name,
             |mount, base, path| mount.tree().make_directory(base, path, permissions, made_by(&owner)).map(|_| 0),
-            |directory, name, _| {
-                Ok(VolumeRequest::MakeDirectory(directory, name, NewFile { owner: (0, 0), permissions }))
-            },
+            |directory, name, _| Ok(VolumeRequest::MakeDirectory(directory, name, permissions)),
         )
     })
 }
@@ -529,13 +534,8 @@ pub(super) fn make_node(call: Call<'_>) -> Decoding {
             |directory, name, is_directory| match kind {
                 _ if is_directory => Err(Errno::ENOENT),
                 FileKind::Fifo => Err(Errno::EOPNOTSUPP),
-                FileKind::Socket => {
-                    Ok(VolumeRequest::MakeSocket(directory, name, NewFile { owner: (0, 0), permissions }))
-                }
-                _ => {
-                    let file = NewFile { owner: (0, 0), permissions };
-                    Ok(VolumeRequest::Open { directory, name, file, must_be_new: true })
-                }
+                FileKind::Socket => Ok(VolumeRequest::MakeSocket(directory, name, permissions)),
+                _ => Ok(VolumeRequest::Open { directory, name, permissions, must_be_new: true }),
             },
         )
     })
@@ -706,8 +706,8 @@ fn copy_link_text(process: &Process, buffer: UserBuffer, text: &mut PathOfPlace)
     Ok(count)
 }
 
-/// Performs `faccessat` and `faccessat2`: everything may be read, and written unless its file system is read-only; only
-/// the right to execute depends on the file.
+/// Performs `faccessat` and `faccessat2`: tells what the real user and group may do, or with a flag those that count
+/// for files. User 0 may do everything that the file system permits, but execute a file without any bit to execute.
 #[inline(never)]
 pub(super) fn access(call: Call<'_>) -> Decoding {
     let mode = call.unsigned(2);
@@ -715,7 +715,12 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
     if mode & !7 != 0 {
         return Err(Errno::EINVAL);
     }
-    on_place(&call, flags & !types::AT_EACCESS, move |_, place| {
+    let process = call.process();
+    let whom = match process.whom() {
+        Some(own) if flags & types::AT_EACCESS == 0 => identity::hold(own.as_real(), &process.account)?,
+        whom => whom,
+    };
+    on_place_for(&call, flags & !types::AT_EACCESS, whom, move |_, subject, place| {
         let kind = place.node.kind();
         if mode & 1 != 0 && kind == FileKind::Regular {
             mounts::require_executable(&place.mount)?;
@@ -729,16 +734,27 @@ pub(super) fn access(call: Call<'_>) -> Decoding {
         {
             return Err(Errno::EROFS);
         }
+        place.permit(subject, mode as u16)?;
         Ok(Acted::Done(0))
     })
 }
 
-/// Performs a call on the file of a directory and a path, the first two arguments; with `AT_EMPTY_PATH` and an empty
-/// path on the file that is open there.
+/// Performs a call on the file of a directory and a path, the first two arguments, for the caller's user; with
+/// `AT_EMPTY_PATH` and an empty path on the file that is open there.
 fn on_place(
     call: &Call<'_>,
     flags: u32,
-    act: impl Fn(&Call<'_>, &Place) -> Result<Acted, Errno> + Copy + Send + 'static,
+    act: impl Fn(&Call<'_>, Option<&Subject>, &Place) -> Result<Acted, Errno> + Copy + Send + 'static,
+) -> Decoding {
+    on_place_for(call, flags, call.process().whom(), act)
+}
+
+/// Performs it for a user.
+fn on_place_for(
+    call: &Call<'_>,
+    flags: u32,
+    whom: Whom,
+    act: impl Fn(&Call<'_>, Option<&Subject>, &Place) -> Result<Acted, Errno> + Copy + Send + 'static,
 ) -> Decoding {
     if flags & !(types::AT_SYMLINK_NOFOLLOW | types::AT_EMPTY_PATH) != 0 {
         return Err(Errno::EINVAL);
@@ -749,12 +765,13 @@ fn on_place(
             types::AT_FDCWD => call.process().directory.lock().clone(),
             _ => place_of(&*call.file(0)?)?,
         };
-        return decoded(call, act(call, &place)?);
+        return decoded(call, act(call, identity::subject(&whom), &place)?);
     }
-    let (path, last) = (path_from(call.process(), call.signed(0), path)?, last_link(flags));
+    let (path, last) = (path_from(call.process(), call.signed(0), path)?.seen_by(whom), last_link(flags));
     follow(call, [path], Effect::Keeps, move |call, [path]| {
+        // A second attempt has the answer of a volume.
         let place = path.look_up(last)?;
-        match act(call, &place)? {
+        match act(call, path.subject(), &place)? {
             Acted::Done(value) => Ok(value),
             Acted::Asks(node, request) => {
                 path.stays_at(&place);
@@ -781,7 +798,8 @@ fn decoded(call: &Call<'_>, acted: Acted) -> Decoding {
 
 /// Ends a call with a request to the volume of a file, for whose end it waits.
 fn submitted(call: &Call<'_>, node: &VolumeNode, request: VolumeRequest) -> Decoding {
-    let submission = node.volume().submit(&call.process().account, call.process().id, request)?;
+    let process = call.process();
+    let submission = node.volume().submit_for(process.whom(), (&process.account, process.id), request)?;
     Ok(kept_steps(call.number, async move { submission.answer().await.map(|_| 0) }))
 }
 
@@ -809,21 +827,25 @@ fn changeable(place: &Place) -> Result<&filesystem::Node, Errno> {
     place.node.stored().ok_or(Errno::EPERM)
 }
 
-/// Gives a file other permissions.
-fn give_permissions(place: &Place, permissions: u32) -> Result<Acted, Errno> {
+/// Gives a file other permissions, for a user.
+fn give_permissions(subject: Option<&Subject>, place: &Place, permissions: u32) -> Result<Acted, Errno> {
     if place.node.kind() == FileKind::SymbolicLink {
         return Err(Errno::EOPNOTSUPP);
     }
     let permissions = (permissions & 0o7777) as u16;
     if let Node::OnVolume(node) = &place.node {
-        return change(place, node, Change { permissions: Some(permissions), ..Change::default() });
+        return change(place, node, AttributeChange::Permissions(permissions));
     }
-    changeable(place)?.set_permissions(permissions, now());
+    let changed = changeable(place)?.change_ownership(now(), |file| {
+        let permissions = rights::changed_permissions(subject, file, permissions)?;
+        Ok(Ownership { permissions, ..file })
+    });
+    changed.map_err(errno_of)?;
     Ok(Acted::Done(0))
 }
 
-/// Changes attributes of a file on a volume.
-fn change(place: &Place, node: &VolumeNode, change: Change) -> Result<Acted, Errno> {
+/// Changes attributes of a file on a volume, which knows whether its caller may.
+fn change(place: &Place, node: &VolumeNode, change: AttributeChange) -> Result<Acted, Errno> {
     if place.is_read_only() {
         return Err(Errno::EROFS);
     }
@@ -833,57 +855,47 @@ fn change(place: &Place, node: &VolumeNode, change: Change) -> Result<Acted, Err
 /// Performs `fchmod`.
 #[inline(never)]
 pub(super) fn change_mode(call: Call<'_>) -> Decoding {
-    decoded(&call, give_permissions(&place_of(&*call.file(0)?)?, call.unsigned(1))?)
+    let (place, whom) = (place_of(&*call.file(0)?)?, call.process().whom());
+    decoded(&call, give_permissions(identity::subject(&whom), &place, call.unsigned(1))?)
 }
 
 /// Performs `fchmodat` and `fchmodat2`.
 #[inline(never)]
 pub(super) fn change_mode_at(call: Call<'_>) -> Decoding {
     let flags = if call.number == SystemCall::ChangeModeWith { call.unsigned(3) } else { 0 };
-    on_place(&call, flags, |call, place| give_permissions(place, call.unsigned(2)))
+    on_place(&call, flags, |call, subject, place| give_permissions(subject, place, call.unsigned(2)))
 }
 
-/// Gives a file to a user and a group, given by these arguments. There is no other than 0, as in a user namespace of
-/// Linux that has one.
-fn give_to(call: &Call<'_>, place: &Place, user: usize, group: usize) -> Result<Acted, Errno> {
-    /// Permission bits for another user, and for another group.
-    const OF_USER: u16 = 0o4000;
-    const OF_GROUP: u16 = 0o2000;
-    const GROUP_EXECUTES: u16 = 0o10;
-    let wanted = [call.unsigned(user), call.unsigned(group)];
-    if wanted.iter().any(|id| ![0, u32::MAX].contains(id)) {
-        return Err(Errno::EINVAL);
-    }
-    let metadata = place.metadata();
-    let mut permissions = metadata.permissions;
-    if wanted != [u32::MAX; 2] && metadata.kind == FileKind::Regular {
-        permissions &= !OF_USER;
-        if permissions & GROUP_EXECUTES != 0 {
-            permissions &= !OF_GROUP;
-        }
-    }
+/// Gives a file to a user and a group, given by these arguments, of which -1 leaves one as it is.
+fn give_to(
+    call: &Call<'_>,
+    subject: Option<&Subject>,
+    place: &Place,
+    user: usize,
+    group: usize,
+) -> Result<Acted, Errno> {
+    let [user, group] = [user, group].map(|id| Some(call.unsigned(id)).filter(|id| *id != u32::MAX));
     if let Node::OnVolume(node) = &place.node {
-        let (user, group) = node.attributes().owner;
-        let [user, group] =
-            [(wanted[0], user), (wanted[1], group)].map(|(id, own)| if id == u32::MAX { own } else { id });
-        let owner = Some((user, group));
-        return change(place, node, Change { permissions: Some(permissions), owner, ..Change::default() });
+        return change(place, node, AttributeChange::Owner(user, group));
     }
-    changeable(place)?.set_permissions(permissions, now());
+    let kind = place.node.kind();
+    let changed =
+        changeable(place)?.change_ownership(now(), |file| rights::changed_owner(subject, file, kind, user, group));
+    changed.map_err(errno_of)?;
     Ok(Acted::Done(0))
 }
 
 /// Performs `fchown`.
 #[inline(never)]
 pub(super) fn change_owner(call: Call<'_>) -> Decoding {
-    let place = place_of(&*call.file(0)?)?;
-    decoded(&call, give_to(&call, &place, 1, 2)?)
+    let (place, whom) = (place_of(&*call.file(0)?)?, call.process().whom());
+    decoded(&call, give_to(&call, identity::subject(&whom), &place, 1, 2)?)
 }
 
 /// Performs `fchownat`.
 #[inline(never)]
 pub(super) fn change_owner_at(call: Call<'_>) -> Decoding {
-    on_place(&call, call.unsigned(4), |call, place| give_to(call, place, 2, 3))
+    on_place(&call, call.unsigned(4), |call, subject, place| give_to(call, subject, place, 2, 3))
 }
 
 /// Performs `utimensat`.
@@ -891,11 +903,14 @@ pub(super) fn change_owner_at(call: Call<'_>) -> Decoding {
 pub(super) fn set_times(call: Call<'_>) -> Decoding {
     let now = now();
     let mut times = [Some(now); 2];
+    // Both are the present: users that may write to the file may set them.
+    let mut are_present = true;
     if call.address(2) != 0 {
         let mut bytes = [0; 32];
         call.process().copy_in(call.address(2), &mut bytes)?;
         let word = |at: usize| i64::from_le_bytes(core::array::from_fn(|index| bytes[at + index]));
         for (index, time) in times.iter_mut().enumerate() {
+            are_present &= word(16 * index + 8) == types::UTIME_NOW;
             *time = match (word(16 * index), word(16 * index + 8)) {
                 (_, types::UTIME_NOW) => Some(now),
                 (_, types::UTIME_OMIT) => None,
@@ -907,20 +922,25 @@ pub(super) fn set_times(call: Call<'_>) -> Decoding {
             return Ok(0.into());
         }
     }
-    let set = move |place: &Place| {
+    let set = move |subject: Option<&Subject>, place: &Place| {
         if let Node::OnVolume(node) = &place.node {
-            let [accessed, modified] =
+            let times =
                 times.map(|time| time.map(|time| Stamp { seconds: time.seconds, nanoseconds: time.nanoseconds }));
-            return change(place, node, Change { accessed, modified, ..Change::default() });
+            return change(place, node, AttributeChange::Times(times, are_present));
         }
-        changeable(place)?.set_times(times[0], times[1], now);
+        let node = changeable(place)?;
+        rights::permit_times(subject, node.ownership(), are_present).map_err(errno_of)?;
+        node.set_times(times[0], times[1], now);
         Ok(Acted::Done(0))
     };
     match (call.address(1), call.signed(0)) {
         (0, types::AT_FDCWD) => Err(Errno::EFAULT),
         (0, _) if call.unsigned(3) != 0 => Err(Errno::EINVAL),
-        (0, _) => decoded(&call, set(&place_of(&*call.file(0)?)?)?),
-        _ => on_place(&call, call.unsigned(3), move |_, place| set(place)),
+        (0, _) => {
+            let (place, whom) = (place_of(&*call.file(0)?)?, call.process().whom());
+            decoded(&call, set(identity::subject(&whom), &place)?)
+        }
+        _ => on_place(&call, call.unsigned(3), move |_, subject, place| set(subject, place)),
     }
 }
 
@@ -1050,10 +1070,14 @@ pub(super) fn truncate_at(call: Call<'_>) -> Decoding {
                 FileKind::Directory => return Err(Errno::EISDIR.into()),
                 _ => return Err(Errno::EINVAL.into()),
             }
+            place.permit(path.subject(), WRITE)?;
             path.stays_at(&place);
             return path.ask(node.volume(), || VolumeRequest::Truncate(node.clone(), length)).map(|_| 0);
         }
         let node = changeable(&place)?;
+        if matches!(node.kind(), FileKind::Regular) {
+            place.permit(path.subject(), WRITE)?;
+        }
         if node.are_writers_denied() {
             return Err(Errno::ETXTBSY.into());
         }
@@ -1061,6 +1085,9 @@ pub(super) fn truncate_at(call: Call<'_>) -> Decoding {
             call.admitted()?;
         }
         node.truncate(length, now()).map_err(errno_of)?;
+        if path.subject().is_some_and(|subject| !subject.is_root()) {
+            node.written_by_others();
+        }
         Ok(0)
     })
 }
@@ -1502,7 +1529,7 @@ mod tests {
             assert_eq!(status(program, "/tmp/plain").0 & 0o7777, 0o4715);
             assert_eq!(program.call(SystemCall::ChangeOwnerAt, [HERE, plain, 0, usize::MAX, 0]), Ok(0));
             assert_eq!(status(program, "/tmp/plain").0 & 0o7777, 0o715, "not for another owner");
-            assert_eq!(program.call(SystemCall::ChangeOwnerAt, [HERE, plain, 1000, 0, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::ChangeOwnerAt, [HERE, plain, 1000, 0, 0]), Ok(0));
             let open = open(program, "/tmp/plain", flag::RDWR).unwrap();
             assert_eq!(program.call(SystemCall::ChangeMode, [open, 0o640]), Ok(0));
             let (empty, flags) = (path(program, ""), types::AT_EMPTY_PATH as usize);

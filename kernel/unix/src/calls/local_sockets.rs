@@ -8,7 +8,7 @@ use core::pin::Pin;
 
 use abi_unix::Errno;
 use abi_unix::types::{self, LONGEST_LOCAL_NAME};
-use ext4::NewFile;
+use filesystem::rights::WRITE;
 use filesystem::{Access, LastComponent, LastLink, SpecialFile};
 
 use crate::asynchronous::operation::Operation;
@@ -143,7 +143,7 @@ impl PathBinding {
             },
             |directory, name, is_directory| match is_directory {
                 true => Err(Errno::ENOENT),
-                false => Ok(VolumeRequest::MakeSocket(directory, name, NewFile { owner: (0, 0), permissions })),
+                false => Ok(VolumeRequest::MakeSocket(directory, name, permissions)),
             },
         );
         match made {
@@ -198,10 +198,16 @@ fn find(process: &Arc<Process>, kind: u32, name: GivenName) -> Result<NamedSocke
     };
     let mut path = path_from(process, types::AT_FDCWD, path)?;
     match path.look_up(LastLink::Follow) {
-        Ok(place) => names::at(&place, kind).map(NamedSocket::Found),
+        Ok(place) => socket_at(&place, &path, kind).map(NamedSocket::Found),
         Err(Halt::Failed(error)) => Err(error),
         Err(Halt::Later) => Ok(NamedSocket::Walking(walk(process.clone(), path, kind))),
     }
+}
+
+/// Returns the socket of this kind whose name is the file in a place. `EACCES` if that grants no right to write.
+fn socket_at(place: &Place, path: &Path, kind: u32) -> Result<Arc<Inbox>, Errno> {
+    place.permit(path.subject(), WRITE)?;
+    names::at(place, kind)
 }
 
 /// A path that is followed to a socket.
@@ -215,7 +221,7 @@ fn walk(process: Arc<Process>, mut path: Path, kind: u32) -> WalkToSocket {
             steps::pause(&process).await;
             path.run_errand().await;
             match path.look_up(LastLink::Follow) {
-                Ok(place) => return names::at(&place, kind),
+                Ok(place) => return socket_at(&place, &path, kind),
                 Err(Halt::Failed(error)) => return Err(error),
                 Err(Halt::Later) => {}
             }

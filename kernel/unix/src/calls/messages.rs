@@ -26,7 +26,7 @@ use crate::network::netlink::NetlinkSocket;
 use crate::network::packet_socket::PacketSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
-use crate::process::user::{Buffers, Caller, UserBuffer, read_time};
+use crate::process::user::{Buffers, Caller, Credentials, UserBuffer, read_time};
 
 /// Most bytes of control messages.
 const LONGEST_CONTROL: usize = 8192;
@@ -289,7 +289,7 @@ fn parse_control(process: &Process, control: &[u8], files: &mut Vec<Arc<OpenFile
             }
             (socket_option::SOL_SOCKET, message::SCM_CREDENTIALS) if data.len() == 12 => {
                 // They are sent anyway; none may be made up.
-                if [word(data), word(&data[4..]), word(&data[8..])] != [process.id, 0, 0] {
+                if data != Credentials::of_sender(process).to_bytes() {
                     return Err(Errno::EPERM);
                 }
             }

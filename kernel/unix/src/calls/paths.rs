@@ -77,7 +77,7 @@ pub(super) fn path_from(process: &Process, directory: i32, path: Vec<u8>) -> Res
         let file = process.descriptors.lock().get(number)?.clone();
         file.object().directory()
     };
-    Path::from_directory(place, path, process.id).map(|path| path.paid_by(&process.account))
+    Path::from_directory(place, path, process.id).map(|path| path.paid_by(&process.account).seen_by(process.whom()))
 }
 
 /// Performs a call on paths.
@@ -237,7 +237,7 @@ mod tests {
             assert_eq!(program.call(SystemCall::ChangeModeAt, [HERE, file, 0o755]), Ok(0));
             assert_eq!(program.call(SystemCall::Access, [HERE, file, 1]), Ok(0));
             assert_eq!(program.call(SystemCall::ChangeOwnerAt, [HERE, file, 0, 0]), Ok(0));
-            assert_eq!(program.call(SystemCall::ChangeOwnerAt, [HERE, file, 1, 0]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::ChangeOwnerAt, [HERE, file, 1, 0]), Ok(0));
             assert_eq!(program.call(SystemCall::SetTimes, [HERE, file, 0, 0]), Ok(0));
             assert_eq!(program.call(SystemCall::TruncateAt, [file, 2]), Ok(0));
             assert_eq!(program.call(SystemCall::TruncateAt, [directory, 2]), Err(Errno::EISDIR));

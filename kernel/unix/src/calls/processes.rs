@@ -221,48 +221,6 @@ pub(super) fn set_session(call: Call<'_>) -> Decoding {
 }
 
 #[inline(never)]
-pub(super) fn groups(call: Call<'_>) -> Decoding {
-    if call.signed(0) < 0 { Err(Errno::EINVAL) } else { Ok(0.into()) }
-}
-
-/// Number of groups that `setgroups` looks at.
-const MOST_GROUPS: usize = 64;
-
-/// Performs `setgroups`: only group 0 is there.
-#[inline(never)]
-pub(super) fn set_groups(call: Call<'_>) -> Decoding {
-    let count = call.unsigned(0) as usize;
-    if count > MOST_GROUPS {
-        return Err(Errno::EINVAL);
-    }
-    let mut groups = [0; MOST_GROUPS * 4];
-    call.process().copy_in(call.address(1), &mut groups[..count * 4])?;
-    if groups == [0; MOST_GROUPS * 4] { Ok(0.into()) } else { Err(Errno::EINVAL) }
-}
-
-/// Performs `setuid` and `setgid`: only 0 is there, as in a user namespace with one user.
-#[inline(never)]
-pub(super) fn set_number(call: Call<'_>) -> Decoding {
-    if call.unsigned(0) == 0 { Ok(0.into()) } else { Err(Errno::EINVAL) }
-}
-
-/// Performs the calls that set several users or groups, of which some may stay as they are.
-#[inline(never)]
-pub(super) fn set_numbers(call: Call<'_>, count: usize) -> Decoding {
-    let are_there = (0..count).all(|index| matches!(call.unsigned(index), 0 | u32::MAX));
-    if are_there { Ok(0.into()) } else { Err(Errno::EINVAL) }
-}
-
-/// Performs `getresuid` and `getresgid`.
-#[inline(never)]
-pub(super) fn get_numbers(call: Call<'_>) -> Decoding {
-    for index in 0..3 {
-        call.process().copy_out(call.address(index), &[0; 4])?;
-    }
-    Ok(0.into())
-}
-
-#[inline(never)]
 pub(super) fn limit(call: Call<'_>) -> Decoding {
     let (id, which) = (call.signed(0), call.unsigned(1));
     limits::call(call.process(), id, which, call.address(2), call.address(3)).map(Into::into)
@@ -577,50 +535,6 @@ mod tests {
             let mut rest = [-(children[2] as i64), -1].map(|which| wait(program, which, 0).unwrap());
             rest.sort();
             assert_eq!(rest, children[2..]);
-        });
-    }
-
-    #[test]
-    fn a_process_stays_the_only_user_and_in_the_only_group() {
-        run(|program| {
-            let set = |program: &mut Program, call, arguments: [usize; 3]| program.call(call, arguments);
-            for call in [SystemCall::SetUser, SystemCall::SetGroup] {
-                for other in [1, 33, u32::MAX as usize] {
-                    assert_eq!(set(program, call, [other, 0, 0]), Err(Errno::EINVAL));
-                }
-                assert_eq!(set(program, call, [0, 7, 7]), Ok(0));
-            }
-            let pairs = [SystemCall::SetUserPair, SystemCall::SetGroupPair];
-            for call in [&pairs[..], &[SystemCall::SetUserTriple, SystemCall::SetGroupTriple]].concat() {
-                let count = if pairs.contains(&call) { 2 } else { 3 };
-                for place in 0..count {
-                    let mut arguments = [usize::MAX, 0, usize::MAX];
-                    assert_eq!(set(program, call, arguments), Ok(0));
-                    arguments[place] = 1000;
-                    assert_eq!(set(program, call, arguments), Err(Errno::EINVAL));
-                }
-            }
-            for call in [SystemCall::SetFileUser, SystemCall::SetFileGroup] {
-                assert_eq!(set(program, call, [1000, 0, 0]), Ok(0), "the one before");
-            }
-            let groups = program.store(&[[0; 64 * 4], [1; 64 * 4]].concat());
-            for (count, place, result) in [
-                (0, 0x1000, Ok(0)),
-                (1, 0x1000, Err(Errno::EFAULT)),
-                (64, groups, Ok(0)),
-                (65, groups, Err(Errno::EINVAL)),
-                (2, groups + 63 * 4, Err(Errno::EINVAL)),
-                (usize::MAX, groups, Err(Errno::EINVAL)),
-            ] {
-                assert_eq!(set(program, SystemCall::SetGroups, [count, place, 0]), result, "{count}");
-            }
-            let found = program.store(&[9; 12]);
-            for call in [SystemCall::GetUserTriple, SystemCall::GetGroupTriple] {
-                program.write(found, &[9; 12]);
-                assert_eq!(set(program, call, [found, found + 4, 0x1000]), Err(Errno::EFAULT));
-                assert_eq!(set(program, call, [found, found + 4, found + 8]), Ok(0));
-                assert_eq!(program.read(found, 12), [0; 12]);
-            }
         });
     }
 

@@ -59,7 +59,7 @@ pub(super) fn watch_file(call: Call<'_>) -> Decoding {
     let path = read_path_from_here(&call, 1)?;
     let last = if mask & file_event::KEEP_LINK != 0 { LastLink::Keep } else { LastLink::Follow };
     follow(&call, [path], Effect::Keeps, move |_, [path]| {
-        let place = path.take(last)?;
+        let place = path.take_readable(last)?;
         let events = file.as_kind::<EventFile>().ok_or(Errno::EINVAL)?;
         Ok(events.watch(place, mask)? as usize)
     })

@@ -177,7 +177,7 @@ pub(super) fn thread_of(process: &Process, number: i32) -> Result<Arc<Worker>, E
 
 fn kill_thread_in(call: &Call<'_>, process: &Process, thread: i32, signal: Option<Signal>) -> Decoding {
     let target = thread_of(process, thread)?;
-    let details = Details::Sender { process: call.process().id, user: 0, value: 0 };
+    let details = Details::Sender { process: call.process().id, user: call.process().real_user(), value: 0 };
     let information = signal.map(|signal| Information { signal, code: code::THREAD, details });
     signal_sending::send(call.process(), process, Some(&target), information).map(Into::into)
 }
@@ -227,7 +227,7 @@ pub(super) fn send_to_process_file(call: Call<'_>) -> Decoding {
     }
     let Some(process) = file.as_kind::<ProcessFile>().ok_or(Errno::EBADF)?.process()? else { return Ok(0.into()) };
     let own = || {
-        let details = Details::Sender { process: call.process().id, user: 0, value: 0 };
+        let details = Details::Sender { process: call.process().id, user: call.process().real_user(), value: 0 };
         signal.map(|signal| Information { signal, code: code::USER, details })
     };
     let sent = match call.address(2) {

@@ -1,6 +1,7 @@
 //! The calls on sockets.
 
 use core::net::SocketAddr;
+use core::ops::Range;
 
 use abi_unix::Errno;
 use abi_unix::types::{
@@ -20,7 +21,7 @@ use crate::network::netlink::NetlinkSocket;
 use crate::network::packet_socket::PacketSocket;
 use crate::network::socket::Socket;
 use crate::process::Process;
-use crate::process::user::{AddressOut, OptionOut, UserBuffer};
+use crate::process::user::{AddressOut, Credentials, OptionOut, UserBuffer};
 
 /// Flags of `recvfrom` that [`messages`] has.
 const OF_MESSAGES: u32 = message::TRUNC | message::WAITALL | message::ERRQUEUE | message::CMSG_CLOEXEC;
@@ -54,17 +55,24 @@ pub(super) fn bind(call: Call<'_>) -> Decoding {
         return socket.bind(to).map(Into::into);
     }
     let socket = with_name(&file)?;
-    socket
-        .bind(address_in(call.process(), call.address(1), call.unsigned(2))?.ok_or(Errno::EAFNOSUPPORT)?)
-        .map(Into::into)
+    let to = address_in(call.process(), call.address(1), call.unsigned(2))?.ok_or(Errno::EAFNOSUPPORT)?;
+    if RESERVED_PORTS.contains(&to.port()) && call.process().whom().is_some_and(|whom| !whom.is_privileged()) {
+        return Err(Errno::EACCES);
+    }
+    socket.bind(to).map(Into::into)
 }
+
+/// Ports that only user 0 gives to its sockets.
+#[doc(alias = "CAP_NET_BIND_SERVICE")]
+const RESERVED_PORTS: Range<u16> = 1..1024;
 
 #[inline(never)]
 pub(super) fn listen(call: Call<'_>) -> Decoding {
     call.admitted()?;
     let file = call.file(0)?;
     if let Ok(socket) = LocalSocket::of(&file) {
-        return socket.listen(call.signed(1), call.process().id).map(Into::into);
+        let own = Credentials::of_peer(&**call.process());
+        return socket.listen(call.signed(1), own).map(Into::into);
     }
     let done = with_name(&file)?.listen(call.signed(1))?;
     // The stack has a new object for the socket.

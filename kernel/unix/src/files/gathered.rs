@@ -19,6 +19,7 @@ use abi_unix::Errno;
 use memory::bytes::copy;
 
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::identity::Whom;
 use crate::process::user::{Caller, UserBuffer, UserMemory, length_of};
 use crate::scheduling::steps::{self, Effort, Ends};
 
@@ -176,6 +177,10 @@ impl Caller for GatheredCaller<'_> {
 
     fn account(&self) -> &Arc<Account> {
         self.caller.account()
+    }
+
+    fn whom(&self) -> Whom {
+        self.caller.whom()
     }
 
     fn has_no_reader(&self) {

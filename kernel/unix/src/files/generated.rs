@@ -70,6 +70,9 @@ pub(crate) trait Source: Sync {
     /// Fails with `ENOENT` for a file of a process that has ended, and with `EACCES` if the caller may not look at it.
     fn permit(&self, entry: Entry, caller: u32) -> Result<(), Errno>;
 
+    /// Returns the user and the group of a file.
+    fn owner(&self, entry: Entry) -> (u32, u32);
+
     /// Returns the end of a symbolic link.
     fn target(&self, entry: Entry, caller: u32) -> Result<Target, Errno>;
 
@@ -109,6 +112,7 @@ impl Entry {
     pub(crate) fn metadata(self) -> Metadata {
         let kind = self.kind();
         let now = crate::files::tree::now();
+        let (user, group) = source().owner(self);
         Metadata {
             inode: 1 + (u64::from(self.process) << 40 | u64::from(self.number) << 8 | u64::from(self.line)),
             kind,
@@ -118,6 +122,8 @@ impl Entry {
                 _ if self.is_setting() => 0o644,
                 _ => 0o444,
             },
+            user,
+            group,
             links: if kind == FileKind::Directory { 2 } else { 1 },
             size: 0,
             allocated: 0,

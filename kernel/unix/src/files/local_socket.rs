@@ -42,7 +42,7 @@ use crate::files::local_name::{ENTRY, LONGEST_LOCAL_ADDRESS, LocalName, write_ad
 use crate::files::message::{MessageDetails, MessageSender, MessageSpace, Recipient};
 use crate::files::sent_files::{OutgoingMessage, Receipt, ReceivedMessage, SentFiles};
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of};
+use crate::process::user::{AddressOut, Caller, Credentials, OptionOut, UserBuffer, length_of};
 use crate::scheduling::steps;
 
 #[cfg(test)]
@@ -99,8 +99,8 @@ enum LocalState {
 pub(crate) struct LocalSocket {
     inbox: Arc<Inbox>,
     state: Mutex<LocalState>,
-    /// The process that `SO_PEERCRED` tells, or 0.
-    peer_process: AtomicU32,
+    /// The process that `SO_PEERCRED` tells.
+    peer_process: Mutex<Credentials>,
     /// Options that are set, as bits at their numbers.
     options: AtomicU32,
     /// Sending was shut down.
@@ -259,7 +259,7 @@ impl LocalSocket {
         carriers::look_around(caller.number());
         let account = caller.account();
         let inbox = Inbox::new(kind, caller.number(), (account, account), false)?;
-        Ok(LocalSocket::with(inbox, LocalState::Fresh, 0))
+        Ok(LocalSocket::with(inbox, LocalState::Fresh, Credentials::NONE))
     }
 
     /// Makes a pair of this kind for a process.
@@ -271,17 +271,17 @@ impl LocalSocket {
         first.partner.store(second.number, Ordering::Relaxed);
         second.partner.store(first.number, Ordering::Relaxed);
         let socket = |own: &Arc<Inbox>, peer: &Arc<Inbox>| {
-            LocalSocket::with(own.clone(), LocalState::Connected(peer.clone()), caller.number())
+            LocalSocket::with(own.clone(), LocalState::Connected(peer.clone()), Credentials::of_peer(caller))
         };
         Ok([socket(&first, &second), socket(&second, &first)])
     }
 
-    fn with(inbox: Arc<Inbox>, state: LocalState, peer_process: u32) -> LocalSocket {
+    fn with(inbox: Arc<Inbox>, state: LocalState, peer_process: Credentials) -> LocalSocket {
         names::enter(&inbox);
         LocalSocket {
             inbox,
             state: Mutex::new(state),
-            peer_process: AtomicU32::new(peer_process),
+            peer_process: Mutex::new(peer_process),
             options: AtomicU32::new(0),
             cannot_send: AtomicBool::new(false),
         }
@@ -458,7 +458,7 @@ impl LocalSocket {
             receiver.carry(files);
             direction.files += files.files().len();
         }
-        let process = caller.number();
+        let process = Credentials::of_sender(caller);
         match direction.records.back_mut() {
             // Bytes of one call belong to the files of its first one.
             Some(last)
@@ -683,11 +683,8 @@ impl LocalSocket {
             option::SO_PASSCRED => u32::from(self.has_option(name)),
             name if KEPT_OPTIONS.contains(&name) => u32::from(self.has_option(name)),
             option::SO_PEERCRED => {
-                // Process, user and group; none of them without a peer.
-                let process = self.peer_process.load(Ordering::Relaxed);
-                let user = if process == 0 { u32::MAX } else { 0 };
-                let words = [process, user, user].map(u32::to_le_bytes);
-                return out.write(caller, words.as_flattened());
+                let peer = *self.peer_process.lock();
+                return out.write(caller, &peer.to_bytes());
             }
             _ => return Err(Errno::ENOPROTOOPT),
         };

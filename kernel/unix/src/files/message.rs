@@ -9,7 +9,7 @@ use core::net::{IpAddr, SocketAddr};
 use abi_unix::types::{LinkAddress, TimeSpec, bytes_of_address, message, netlink_address, socket_option as option};
 
 use crate::files::local_name::{self, LONGEST_LOCAL_ADDRESS, LocalName};
-use crate::process::user::{UserBuffer, length_of};
+use crate::process::user::{Credentials, UserBuffer, length_of};
 
 /// The sender of a message, or the peer of a connection, as its receiver is told of it.
 #[derive(Default)]
@@ -192,7 +192,7 @@ impl LossReport {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct MessageDetails {
     /// The process that has sent it (`SO_PASSCRED`).
-    process: Option<u32>,
+    process: Option<Credentials>,
     /// The time at which it has come (`SO_TIMESTAMP`).
     arrival: Option<Arrival>,
     /// The hop limit with which it has come (`IP_RECVTTL`).
@@ -203,7 +203,7 @@ pub(crate) struct MessageDetails {
 
 impl MessageDetails {
     /// Returns those of a message from a process, if that is to be told.
-    pub(crate) fn of_process(process: Option<u32>) -> MessageDetails {
+    pub(crate) fn of_process(process: Option<Credentials>) -> MessageDetails {
         MessageDetails { process, ..MessageDetails::default() }
     }
 
@@ -225,9 +225,7 @@ impl MessageDetails {
     /// Gives each control message to `tell`, as its kind and its data. The sender says which family a message is of.
     pub(crate) fn tell(&self, sender: &MessageSender, mut tell: impl FnMut(ControlKind, &[u8])) {
         if let Some(process) = self.process {
-            // User and group are 0.
-            let words = [process, 0, 0].map(u32::to_le_bytes);
-            tell((option::SOL_SOCKET, message::SCM_CREDENTIALS), words.as_flattened());
+            tell((option::SOL_SOCKET, message::SCM_CREDENTIALS), &process.to_bytes());
         }
         if let Some(arrival) = self.arrival {
             tell((option::SOL_SOCKET, arrival.kind), &arrival.bytes());
@@ -284,8 +282,8 @@ mod tests {
         let network = |address: core::net::IpAddr| MessageSender::Network(SocketAddr::new(address, 0));
         let (four, six) = (network(Ipv4Addr::LOCALHOST.into()), network(Ipv6Addr::LOCALHOST.into()));
         assert_eq!(told(MessageDetails::default(), &four), []);
-        let process = MessageDetails::of_process(Some(7));
-        assert_eq!(told(process, &MessageSender::Unnamed), [((1, 2), vec![7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])]);
+        let process = MessageDetails::of_process(Some(Credentials { process: 7, user: 8, group: 9 }));
+        assert_eq!(told(process, &MessageSender::Unnamed), [((1, 2), vec![7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0])]);
         let hops = |kind| MessageDetails::of_packet(None, Some(HopLimit { value: 64, kind }));
         assert_eq!(told(hops(option::IP_TTL), &four), [((0, 2), vec![64, 0, 0, 0])]);
         assert_eq!(told(hops(option::IPV6_HOPLIMIT), &six), [((41, 52), vec![64, 0, 0, 0])]);

@@ -31,9 +31,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use abi_unix::types::mounting::{self, flag};
-use ext4::NewFile;
+use filesystem::rights::{self, EXECUTE, Subject};
 use filesystem::{
-    Access, Contents, Creation, Departure, Error, Expect, FileKind, Filesystem, LastComponent, LastLink,
+    Access, Base, Contents, Creation, Departure, Error, Expect, FileKind, Filesystem, LastComponent, LastLink,
     MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner, PathSoFar,
 };
 use spin::{Mutex, Once, RwLock, RwLockWriteGuard};
@@ -46,6 +46,7 @@ use crate::files::volume::{
     MEMORY_OF_A_NODE, MountedVolume, PathOnVolume, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission,
 };
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::identity::{self, Whom};
 use crate::process::user::LONGEST_PATH;
 use crate::scheduling::steps::{self, Ends};
 
@@ -515,6 +516,14 @@ impl Place {
         self.node.metadata()
     }
 
+    /// Fails with `EACCES` if the file does not grant some rights to a user.
+    pub(crate) fn permit(&self, subject: Option<&Subject>, wanted: u16) -> Result<(), Errno> {
+        if subject.is_none() {
+            return Ok(());
+        }
+        rights::permit(subject, self.metadata().ownership(), wanted).map_err(errno_of)
+    }
+
     /// Returns whether the file cannot be changed, because its mount is read-only and has it by a name.
     pub(crate) fn is_read_only(&self) -> bool {
         self.mount.is_read_only() && self.metadata().links > 0
@@ -657,6 +666,8 @@ pub(crate) struct Path {
     errand: Option<Errand>,
     /// The account that pays for uses of files of volumes.
     account: Option<Arc<Account>>,
+    /// The user for whom it is followed.
+    whom: Whom,
 }
 
 /// A request to a volume, on which the operation on a path waits.
@@ -678,12 +689,23 @@ pub(crate) enum Arrived {
 impl Path {
     /// Begins at a place, for the process with this number.
     pub(crate) fn new(place: Place, path: Vec<u8>, caller: u32) -> Path {
-        Path { place, path, links: 0, caller, errand: None, account: None }
+        Path { place, path, links: 0, caller, errand: None, account: None, whom: None }
     }
 
     /// Sets the account that pays for uses of files of volumes.
     pub(crate) fn paid_by(self, account: &Arc<Account>) -> Path {
         Path { account: Some(account.clone()), ..self }
+    }
+
+    /// Sets the user for whom it is followed; user 0 without this.
+    pub(crate) fn seen_by(self, whom: Whom) -> Path {
+        Path { whom, ..self }
+    }
+
+    /// Returns the user for whom it is followed.
+    #[inline(always)]
+    pub(crate) fn subject(&self) -> Option<&Subject> {
+        identity::subject(&self.whom)
     }
 
     /// Waits for the answer that the next attempt needs; returns whether there was any to wait for.
@@ -733,7 +755,7 @@ impl Path {
             None => {
                 // Paths of the kernel itself lead to no volume.
                 let account = self.account.as_ref().ok_or(Errno::EIO)?;
-                let submission = volume.submit(account, self.caller, request())?;
+                let submission = volume.submit_for(self.whom.clone(), (account, self.caller), request())?;
                 Err(self.wait_for(submission))
             }
         }
@@ -774,6 +796,10 @@ impl Path {
             }
             let name = &self.path[..end];
             let is_special = name == b"." || name == b"..";
+            // A path of one dot searches nothing.
+            if self.whom.is_some() && self.path != b"." {
+                rights::permit(self.subject(), here.ownership(), EXECUTE).map_err(errno_of)?;
+            }
             if is_last && !matches!(last, LastComponent::File(_)) && !(is_special && last != LastComponent::Name) {
                 return Ok(Arrived::Name(here, copy_of(name)?, after > 0));
             }
@@ -876,8 +902,9 @@ impl Path {
         let mut path = Vec::new();
         path.try_reserve_exact(self.path.len()).map_err(|_| Errno::ENOMEM)?;
         path.extend_from_slice(&self.path);
-        let account = self.account.clone();
-        Ok(Path { place: self.place.clone(), path, links: self.links, caller: self.caller, errand: None, account })
+        let (account, whom) = (self.account.clone(), self.whom.clone());
+        let (place, links, caller) = (self.place.clone(), self.links, self.caller);
+        Ok(Path { place, path, links, caller, errand: None, account, whom })
     }
 
     /// Performs an operation on the path in the file system to which it leads: `act` is called with the mount, the
@@ -886,7 +913,7 @@ impl Path {
     pub(crate) fn perform(
         &mut self,
         last: LastComponent,
-        mut act: impl FnMut(&Arc<Mount>, &filesystem::Node, &[u8]) -> Result<usize, Error>,
+        mut act: impl FnMut(&Arc<Mount>, Base<'_>, &[u8]) -> Result<usize, Error>,
         request: impl FnOnce(VolumeNode, Vec<u8>, bool) -> Result<VolumeRequest, Errno>,
     ) -> Result<usize, Halt> {
         for _ in 0..CROSSINGS_OF_A_STEP {
@@ -909,7 +936,7 @@ impl Path {
                 return Err(Errno::EPERM.into());
             };
             self.count_links(node, last)?;
-            match act(&self.place.mount, node, &self.path) {
+            match act(&self.place.mount, node.seen_by(self.subject()), &self.path) {
                 Err(Error::Crossing) => self.cross(last)?,
                 result => return Ok(result.map_err(errno_of)?),
             };
@@ -929,7 +956,7 @@ impl Path {
                 self.count_links(base, last.into())?;
             }
             match node {
-                Node::Stored(base) => match mount.tree().look_up(base, &self.path, last) {
+                Node::Stored(base) => match mount.tree().look_up(base.seen_by(self.subject()), &self.path, last) {
                     Err(Error::Crossing) => drop(self.cross(last.into())?),
                     found => {
                         let node = Node::Stored(found.map_err(errno_of)?);
@@ -959,6 +986,14 @@ impl Path {
     /// Returns the file at its end, and no longer uses a mount itself.
     pub(crate) fn take(&mut self, last: LastLink) -> Result<Place, Halt> {
         let found = self.look_up(last)?;
+        self.place = root();
+        Ok(found)
+    }
+
+    /// Returns the file at its end that this user may read, and no longer uses a mount itself.
+    pub(crate) fn take_readable(&mut self, last: LastLink) -> Result<Place, Halt> {
+        let found = self.look_up(last)?;
+        found.permit(self.subject(), rights::READ)?;
         self.place = root();
         Ok(found)
     }
@@ -1005,20 +1040,26 @@ impl Path {
             }
             match node {
                 Node::Stored(node) if self.path.is_empty() && self.links > 0 => {
-                    let file = mount.tree().open_node(node, options, crate::files::tree::now()).map_err(errno_of)?;
+                    let (node, now) = (node.seen_by(self.subject()), crate::files::tree::now());
+                    let file = mount.tree().open_node(node, options, now).map_err(errno_of)?;
                     return Ok(Opened::Stored(file, mount.clone()));
                 }
                 Node::OnVolume(_) => {
                     // Behind the volume the attempt begins anew, with its checks.
                     return self.open_on_volume(options, last)?.ok_or(Halt::Later);
                 }
-                Node::Stored(base) => match mount.tree().open(base, &self.path, options, made_by(owner)) {
-                    Err(Error::Crossing) => drop(self.cross(last)?),
-                    file => return Ok(Opened::Stored(file.map_err(errno_of)?, mount.clone())),
-                },
+                Node::Stored(base) => {
+                    let base = base.seen_by(self.subject());
+                    match mount.tree().open(base, &self.path, options, made_by(owner)) {
+                        Err(Error::Crossing) => drop(self.cross(last)?),
+                        file => return Ok(Opened::Stored(file.map_err(errno_of)?, mount.clone())),
+                    }
+                }
                 Node::Generated(entry) => match generated::walk(*entry, &self.path, self.links, last, self.caller)? {
                     Walked::At(entry) => {
                         require_openable(entry, options)?;
+                        rights::permit(self.subject(), entry.metadata().ownership(), options.rights())
+                            .map_err(errno_of)?;
                         return Ok(Opened::Generated(entry, mount.clone()));
                     }
                     Walked::Missing => return Err(Errno::ENOENT.into()),
@@ -1033,18 +1074,19 @@ impl Path {
 
     /// Opens the file at its end, or makes it; `None` if the path leaves the volume.
     fn open_on_volume(&mut self, options: &OpenOptions, last: LastComponent) -> Result<Option<Opened>, Halt> {
-        let (node, mount) = loop {
+        let (node, mount, is_new) = loop {
             match self.walk_on_volume(last)? {
                 Arrived::Left => return Ok(None),
-                Arrived::At(node, mount) => break (node, mount),
+                Arrived::At(node, mount) => break (node, mount, false),
                 Arrived::Name(_, _, true) => return Err(Errno::EISDIR.into()),
                 Arrived::Name(directory, name, false) => {
                     let (volume, mount) = (directory.volume().clone(), self.place.mount.clone());
-                    let file = NewFile { owner: (0, 0), permissions: options.permissions };
-                    let must_be_new = options.creation == Creation::Always;
-                    let request = || VolumeRequest::Open { directory, name, file, must_be_new };
-                    let VolumeAnswer::File(found, target) = self.ask(&volume, request)? else {
-                        return Err(Errno::ENOENT.into());
+                    let (permissions, must_be_new) = (options.permissions, options.creation == Creation::Always);
+                    let request = || VolumeRequest::Open { directory, name, permissions, must_be_new };
+                    let (found, target, is_new) = match self.ask(&volume, request)? {
+                        VolumeAnswer::File(found, target) => (found, target, false),
+                        VolumeAnswer::Made(made) => (made, None, true),
+                        _ => return Err(Errno::ENOENT.into()),
                     };
                     match target {
                         Some(target) if last == LastComponent::Made(LastLink::Follow) => {
@@ -1054,7 +1096,7 @@ impl Path {
                             // If this attempt is not the last one, the next begins here.
                             self.place.node = Node::OnVolume(found.clone());
                             self.path.clear();
-                            break (found, mount);
+                            break (found, mount, is_new);
                         }
                     }
                 }
@@ -1066,6 +1108,14 @@ impl Path {
             FileKind::Directory if writes || options.creation != Creation::Never => return Err(Errno::EISDIR.into()),
             FileKind::Directory => {}
             _ if options.expect == Expect::Directory => return Err(Errno::ENOTDIR.into()),
+            _ => {}
+        }
+        // As with files in memory, the maker of a file may use it, whatever its permissions.
+        if !is_new {
+            rights::permit(self.subject(), node.ownership(), options.rights()).map_err(errno_of)?;
+        }
+        match node.kind() {
+            FileKind::Directory => {}
             FileKind::Regular if writes && node.writers().are_denied() => return Err(Errno::ETXTBSY.into()),
             FileKind::Regular if options.contents == Contents::Discard => match self.answered() {
                 Some(cut) => drop(cut?),
@@ -1116,7 +1166,7 @@ impl Path {
         if self.links == 0 || self.path.is_empty() {
             return Ok(());
         }
-        match self.place.mount.tree().links_on(base, &self.path, last) {
+        match self.place.mount.tree().links_on(base.seen_by(self.subject()), &self.path, last) {
             Ok(links) if self.links + links > MAX_SYMBOLIC_LINKS => Err(Errno::ELOOP),
             // Any other failure is the operation's to report.
             _ => Ok(()),
@@ -1151,7 +1201,8 @@ impl Path {
             {
                 self.count_links(node, last)?;
                 other.count_links(other_node, other_last)?;
-                let (first, second) = ((node, &self.path[..]), (other_node, &other.path[..]));
+                let first = (node.seen_by(self.subject()), &self.path[..]);
+                let second = (other_node.seen_by(other.subject()), &other.path[..]);
                 match act(&self.place.mount, first, second) {
                     Err(Error::Crossing) => {}
                     Err(Error::Unfinished) => return Err(Halt::Later),
@@ -1190,7 +1241,9 @@ impl Path {
     fn cross(&mut self, last: LastComponent) -> Result<bool, Halt> {
         let mount = self.place.mount.clone();
         let way = match &self.place.node {
-            Node::Stored(node) => mount.tree().way_on(node, &self.path, last).map_err(errno_of)?,
+            Node::Stored(node) => {
+                mount.tree().way_on(node.seen_by(self.subject()), &self.path, last).map_err(errno_of)?
+            }
             Node::OnVolume(_) => return Ok(false),
             Node::Generated(entry) => {
                 let walked = generated::walk(*entry, &self.path, self.links, last, self.caller)?;
@@ -1223,7 +1276,7 @@ impl Path {
 }
 
 /// A directory of a tree, and a path from there.
-pub(crate) type PathFrom<'a> = (&'a filesystem::Node, &'a [u8]);
+pub(crate) type PathFrom<'a> = (Base<'a>, &'a [u8]);
 
 /// Returns the place in which a path goes on that begins with `..` in the root of a mount.
 fn above(mount: &Arc<Mount>, rest: &mut Vec<u8>) -> Result<Place, Errno> {
@@ -1557,6 +1610,11 @@ fn is_within(mount: &Mount, removed: &[(Arc<Mount>, Option<Place>)]) -> bool {
 /// Fails with `EACCES` if no program of this mount may be run.
 pub(crate) fn require_executable(mount: &Mount) -> Result<(), Errno> {
     if forbids_execution(mount) { Err(Errno::EACCES) } else { Ok(()) }
+}
+
+/// Whether the bits of its programs to set user and group do not count.
+pub(crate) fn forbids_set_user(mount: &Mount) -> bool {
+    mount.flags.load(Ordering::Relaxed) & flag::NO_SET_USER != 0
 }
 
 /// Whether nothing of this mount may be executed.

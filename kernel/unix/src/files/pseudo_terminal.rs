@@ -22,6 +22,7 @@ use core::task::{Poll, Waker, ready};
 
 use abi_unix::Errno;
 use abi_unix::types::{Status, epoll as event, open as flag, terminal};
+use filesystem::rights::Ownership;
 use filesystem::{Access, DeviceNumber, SpecialFile};
 use spin::{Mutex, MutexGuard};
 use waiters::Waiters;
@@ -258,7 +259,16 @@ impl MasterFile {
             0o620,
             tree::now(),
         ) {
-            Ok(_) | Err(filesystem::Error::AlreadyExists) => Ok(opened),
+            Ok(node) => {
+                // As on Linux, it belongs to the user that has opened the master.
+                if let Some(whom) = process.whom() {
+                    let (user, group) = (whom.files.user, whom.files.group);
+                    let given = |permissions: Ownership| Ok(Ownership { user, group, ..permissions });
+                    node.change_ownership(tree::now(), given).map_err(tree::errno_of)?;
+                }
+                Ok(opened)
+            }
+            Err(filesystem::Error::AlreadyExists) => Ok(opened),
             Err(error) => Err(tree::errno_of(error)),
         }
     }

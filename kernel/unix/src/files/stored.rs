@@ -45,6 +45,8 @@ pub(crate) fn status_in(node: &Node, mount: &Mount) -> Status {
         inode: metadata.inode,
         mode: metadata.mode(),
         links: metadata.links,
+        user: metadata.user,
+        group: metadata.group,
         represented_device: encode_device(metadata.device),
         size: metadata.size as i64,
         block_size: 4096,

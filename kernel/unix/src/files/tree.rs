@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use abi_unix::Errno;
+use filesystem::rights::{EXECUTE, Subject};
 use filesystem::{DeviceNumber, Filesystem, LastLink, Maker, Owner, SpecialFile, Timestamp};
 use spin::Once;
 
@@ -156,6 +157,7 @@ pub(crate) fn errno_of(error: filesystem::Error) -> Errno {
         // Not for a caller that asks for one part.
         Unfinished => Errno::EAGAIN,
         NotPermitted => Errno::EPERM,
+        AccessDenied => Errno::EACCES,
         NotOpenForThis => Errno::EBADF,
         CrossFilesystem | Crossing => Errno::EXDEV,
         TooManyLinks => Errno::EMLINK,
@@ -202,13 +204,14 @@ impl Drop for RunningFile {
 pub(crate) struct Content(Arc<RunningFile>);
 
 impl Content {
-    /// Returns the file in this place as that of a program. `EACCES` if it must not be executed, `ETXTBSY` if it is
-    /// open for writing.
-    pub(crate) fn of(place: Place) -> Result<Content, Errno> {
+    /// Returns the file in this place as that of a program for a user. `EACCES` if it must not be executed, `ETXTBSY`
+    /// if it is open for writing.
+    pub(crate) fn of(place: Place, subject: Option<&Subject>) -> Result<Content, Errno> {
         mounts::require_executable(&place.mount)?;
         if matches!(place.node, Node::Generated(_)) || !place.metadata().is_executable() {
             return Err(Errno::EACCES);
         }
+        place.permit(subject, EXECUTE)?;
         Ok(Content(Arc::new(RunningFile::begin(place)?)))
     }
 
@@ -279,7 +282,9 @@ mod tests {
     fn programs_are_found_and_read_to_their_end() {
         run(|_| {
             let executable = |path: &str| {
-                Path::new(mounts::root(), path.into(), 1).look_up_at_once(LastLink::Follow).and_then(Content::of)
+                Path::new(mounts::root(), path.into(), 1)
+                    .look_up_at_once(LastLink::Follow)
+                    .and_then(|place| Content::of(place, None))
             };
             let program = executable("bin/test").unwrap();
             let mut head = [0; 4];

@@ -42,6 +42,7 @@ use ext4::{
     Access, AttributeMode, Attributes, Change, Device as _, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage,
     Volume, kind,
 };
+use filesystem::rights::{self, Ownership, Subject, WRITE};
 use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp, Writers};
 use hal_api::Machine as _;
 use memory::{Frame, MemoryObject, OutOfMemory};
@@ -51,7 +52,9 @@ use spin::Mutex;
 use tables::Ordered;
 
 use crate::files::disk::{self, Disk};
+use crate::files::tree;
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::identity::{self, Whom};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::{executor, payers, steps};
 use crate::time;
@@ -107,12 +110,12 @@ pub(crate) enum VolumeRequest {
     Root,
     /// Find a name in a directory, with the target of a symbolic link.
     LookUp(VolumeNode, Vec<u8>),
-    /// Find a name in a directory, or make a file of this kind.
-    Open { directory: VolumeNode, name: Vec<u8>, file: NewFile, must_be_new: bool },
-    /// Make a directory.
-    MakeDirectory(VolumeNode, Vec<u8>, NewFile),
+    /// Find a name in a directory, or make a file with these permissions.
+    Open { directory: VolumeNode, name: Vec<u8>, permissions: u16, must_be_new: bool },
+    /// Make a directory with these permissions.
+    MakeDirectory(VolumeNode, Vec<u8>, u16),
     /// Make the name of a socket.
-    MakeSocket(VolumeNode, Vec<u8>, NewFile),
+    MakeSocket(VolumeNode, Vec<u8>, u16),
     /// Make a symbolic link with this target.
     MakeLink(VolumeNode, Vec<u8>, Vec<u8>),
     /// Give a file another name.
@@ -134,7 +137,7 @@ pub(crate) enum VolumeRequest {
     /// Give a file another length.
     Truncate(VolumeNode, u64),
     /// Change attributes.
-    Change(VolumeNode, Change),
+    Change(VolumeNode, AttributeChange),
     /// List names from a place on, which may be known exactly.
     List(VolumeNode, u64, Option<ListingPlace>, usize),
     /// Give a file an extended attribute.
@@ -153,6 +156,43 @@ pub(crate) enum VolumeRequest {
     Remount(Access),
     /// Unmount it.
     Unmount,
+}
+
+/// A change of a file's attributes that a process wishes. Whether it may is decided when it is made.
+pub(crate) enum AttributeChange {
+    /// Other permissions.
+    Permissions(u16),
+    /// Another user and another group; `None` leaves one as it is.
+    Owner(Option<u32>, Option<u32>),
+    /// Other times of the last access and of the last change of contents, which are those of the present or not.
+    Times([Option<Stamp>; 2], bool),
+}
+
+impl AttributeChange {
+    /// Returns the change of a file of this kind, made for a user.
+    fn made_for(
+        &self,
+        subject: Option<&Subject>,
+        file: Ownership,
+        kind: FileKind,
+    ) -> Result<Change, filesystem::Error> {
+        let unchanged = Change::default();
+        match *self {
+            AttributeChange::Permissions(permissions) => {
+                let permissions = Some(rights::changed_permissions(subject, file, permissions)?);
+                Ok(Change { permissions, ..unchanged })
+            }
+            AttributeChange::Owner(user, group) => {
+                let new = rights::changed_owner(subject, file, kind, user, group)?;
+                let permissions = Some(new.permissions).filter(|permissions| *permissions != file.permissions);
+                Ok(Change { permissions, owner: Some((new.user, new.group)), ..unchanged })
+            }
+            AttributeChange::Times([accessed, modified], are_present) => {
+                rights::permit_times(subject, file, are_present)?;
+                Ok(Change { accessed, modified, ..unchanged })
+            }
+        }
+    }
 }
 
 impl VolumeRequest {
@@ -191,6 +231,8 @@ pub(crate) enum VolumeAnswer {
     Done,
     /// A file; and the target of a symbolic link that was looked up.
     File(VolumeNode, Option<Vec<u8>>),
+    /// A file that was made to be opened.
+    Made(VolumeNode),
     /// There is no such name.
     Missing,
     /// Bytes, of which so many were read.
@@ -254,6 +296,8 @@ struct Job {
     reply: Arc<Mutex<Reply>>,
     account: Arc<Account>,
     payer: u32,
+    /// The user for whom it is done.
+    whom: Whom,
     /// The disk has read what it needs.
     is_loaded: bool,
 }
@@ -452,15 +496,26 @@ impl MountedVolume {
         Ok(submission)
     }
 
-    /// Submits a request, which this process pays for. `EIO` when the volume has ended, `EAGAIN` if too many wait.
+    /// Submits a request that needs no rights, which this process pays for. `EIO` when the volume has ended, `EAGAIN`
+    /// if too many wait.
     pub(crate) fn submit(
         &self,
         account: &Arc<Account>,
         payer: u32,
         request: VolumeRequest,
     ) -> Result<VolumeSubmission, Errno> {
+        self.submit_for(None, (account, payer), request)
+    }
+
+    /// Submits a request that is done for a user, with the rights of that one.
+    pub(crate) fn submit_for(
+        &self,
+        whom: Whom,
+        (account, payer): (&Arc<Account>, u32),
+        request: VolumeRequest,
+    ) -> Result<VolumeSubmission, Errno> {
         let reply = Arc::new(Mutex::new(Reply::default()));
-        let job = Job { request, reply: reply.clone(), account: account.clone(), payer, is_loaded: false };
+        let job = Job { request, reply: reply.clone(), account: account.clone(), payer, whom, is_loaded: false };
         let mut queue = self.queue.lock();
         if queue.has_ended {
             return Err(Errno::EIO);
@@ -844,6 +899,10 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Does a request with the volume.
     fn act(&mut self, job: &Job) -> Result<VolumeAnswer, Errno> {
         let shared = self.shared;
+        let subject = identity::subject(&job.whom);
+        if let Some(subject) = subject {
+            self.permit(subject, &job.request)?;
+        }
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let node = |attributes, above| VolumeNode::of(shared, attributes, &job.account, above);
         let with_target = |volume: &mut Volume<Blocks<'a, W>>, found: Attributes, above| {
@@ -877,7 +936,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 drop(forgotten);
                 answer
             }
-            VolumeRequest::Open { directory, name, file, must_be_new } => {
+            VolumeRequest::Open { directory, name, permissions, must_be_new } => {
                 let known = shared.names.lock().find(directory.number(), name);
                 let found = match known {
                     Some(None) => None,
@@ -887,24 +946,28 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                     Some(_) if *must_be_new => Err(Errno::EEXIST),
                     Some(found) => with_target(volume, found, Some((directory, name))),
                     None => {
-                        let made = volume.create(directory.number(), name, *file).map_err(errno_of)?;
+                        let file = new_file(subject, directory, *permissions, FileKind::Regular);
+                        let made = volume.create(directory.number(), name, file).map_err(errno_of)?;
                         self.made.note(&made);
-                        node(made, Some((directory, name))).map(|made| VolumeAnswer::File(made, None))
+                        node(made, Some((directory, name))).map(VolumeAnswer::Made)
                     }
                 }
             }
-            VolumeRequest::MakeDirectory(directory, name, file) => {
-                let made = volume.make_directory(directory.number(), name, *file).map_err(errno_of)?;
+            VolumeRequest::MakeDirectory(directory, name, permissions) => {
+                let file = new_file(subject, directory, *permissions, FileKind::Directory);
+                let made = volume.make_directory(directory.number(), name, file).map_err(errno_of)?;
                 self.made.note(&made);
                 Ok(VolumeAnswer::Done)
             }
-            VolumeRequest::MakeSocket(directory, name, file) => {
-                let made = volume.make_socket(directory.number(), name, *file).map_err(errno_of)?;
+            VolumeRequest::MakeSocket(directory, name, permissions) => {
+                let file = new_file(subject, directory, *permissions, FileKind::Socket);
+                let made = volume.make_socket(directory.number(), name, file).map_err(errno_of)?;
                 self.made.note(&made);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeLink(directory, name, target) => {
-                let made = volume.make_symbolic_link(directory.number(), name, target, (0, 0)).map_err(errno_of)?;
+                let owner = new_file(subject, directory, 0o777, FileKind::SymbolicLink).owner;
+                let made = volume.make_symbolic_link(directory.number(), name, target, owner).map_err(errno_of)?;
                 self.made.note(&made);
                 Ok(VolumeAnswer::Done)
             }
@@ -928,10 +991,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Write { node, offset, bytes } => self.write(node, *offset, bytes),
             VolumeRequest::Truncate(node, length) => self.truncate(node, *length),
             VolumeRequest::Change(node, change) => {
+                // As the file is now: another process may have changed it after the request.
+                let change = change.made_for(subject, node.ownership(), node.kind()).map_err(tree::errno_of)?;
                 if change.modified.is_some() {
                     node.0.pages.lock().modified = None;
                 }
-                volume.set_attributes(node.number(), *change).map(|_| VolumeAnswer::Done).map_err(errno_of)
+                volume.set_attributes(node.number(), change).map(|_| VolumeAnswer::Done).map_err(errno_of)
             }
             VolumeRequest::List(directory, place, exact, most) => {
                 let listed = match exact {
@@ -958,6 +1023,52 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::SynchroniseData(node) => self.write_and_synchronise(Some(node)),
             VolumeRequest::Remount(access) => self.remount(*access),
         }
+    }
+
+    /// Fails with `EACCES` or `EPERM` if a user must not change names as a request does. Names that are there, or not
+    /// there, where they must not be fail otherwise.
+    fn permit(&mut self, subject: &Subject, request: &VolumeRequest) -> Result<(), Errno> {
+        let subject = Some(subject);
+        let of = |found: &Attributes| ownership_of(found);
+        let permitted = match request {
+            VolumeRequest::Open { directory, name, .. }
+            | VolumeRequest::MakeDirectory(directory, name, _)
+            | VolumeRequest::MakeSocket(directory, name, _)
+            | VolumeRequest::MakeLink(directory, name, _)
+            | VolumeRequest::Link(_, directory, name) => match self.found_at(directory, name)? {
+                Some(_) => Ok(()),
+                None => rights::permit_creation(subject, directory.ownership()),
+            },
+            VolumeRequest::Remove { directory, name, .. } => match self.found_at(directory, name)? {
+                Some(found) => rights::permit_removal(subject, directory.ownership(), of(&found)),
+                None => Ok(()),
+            },
+            VolumeRequest::Rename([from, to], replacement) => {
+                let (Some(moved), replaced) = (self.found_at(&from.0, &from.1)?, self.found_at(&to.0, &to.1)?) else {
+                    return Ok(());
+                };
+                if replaced.is_some_and(|replaced| replaced.inode == moved.inode || *replacement == Replacement::Refuse)
+                {
+                    return Ok(());
+                }
+                let moves = |file: &Attributes| match from.0 != to.0 && file.is(kind::DIRECTORY) {
+                    true => rights::permit(subject, of(file), WRITE),
+                    false => Ok(()),
+                };
+                rights::permit_removal(subject, from.0.ownership(), of(&moved))
+                    .and_then(|()| match &replaced {
+                        Some(replaced) => rights::permit_removal(subject, to.0.ownership(), of(replaced)),
+                        None => rights::permit_creation(subject, to.0.ownership()),
+                    })
+                    .and_then(|()| moves(&moved))
+                    .and_then(|()| match &replaced {
+                        Some(replaced) if *replacement == Replacement::Exchange => moves(replaced),
+                        _ => Ok(()),
+                    })
+            }
+            _ => Ok(()),
+        };
+        permitted.map_err(tree::errno_of)
     }
 
     /// Removes a name.
@@ -2086,6 +2197,11 @@ impl VolumeNode {
         self.0.kind == kind
     }
 
+    /// Returns its owner, group and permissions.
+    pub(crate) fn ownership(&self) -> Ownership {
+        ownership_of(&self.attributes())
+    }
+
     /// Whether it is the root of its volume.
     pub(crate) fn is_root(&self) -> bool {
         self.number() == ROOT
@@ -2117,6 +2233,8 @@ impl VolumeNode {
             inode: attributes.inode.into(),
             kind: self.kind(),
             permissions: attributes.mode & 0o7777,
+            user: attributes.owner.0,
+            group: attributes.owner.1,
             links: attributes.links.into(),
             size: attributes.size,
             allocated: attributes.sectors * 512,
@@ -2185,6 +2303,18 @@ fn errno_of_attribute(error: ext4::Error) -> Errno {
         ext4::Error::NotFound => Errno::ENODATA,
         error => errno_of(error),
     }
+}
+
+/// Returns owner, group and permissions of a file with these attributes.
+fn ownership_of(attributes: &Attributes) -> Ownership {
+    let (user, group) = attributes.owner;
+    Ownership { user, group, permissions: attributes.mode & 0o7777 }
+}
+
+/// Returns a new file of a directory, made for a user.
+fn new_file(subject: Option<&Subject>, directory: &VolumeNode, permissions: u16, kind: FileKind) -> NewFile {
+    let new = rights::of_new(subject, directory.ownership(), permissions, kind);
+    NewFile { owner: (new.user, new.group), permissions: new.permissions }
 }
 
 /// Returns the answer to a request that has come after the end of its volume, of which files may be in use.

@@ -269,6 +269,14 @@ impl Source for Processes {
         Ok(())
     }
 
+    fn owner(&self, entry: Entry) -> (u32, u32) {
+        // Those of a process that may leave no core file are user 0's, as on Linux.
+        match process_of(entry).ok().filter(|process| process.dump.is_permitted()).map(|process| process.whom()) {
+            Some(Some(whom)) => (whom.users.effective, whom.groups.effective),
+            _ => (0, 0),
+        }
+    }
+
     fn target(&self, entry: Entry, caller: u32) -> Result<Target, Errno> {
         match line_of(entry).contents {
             Contents::Link(text) => Ok(Target::Path(text(caller).into_bytes())),
@@ -586,7 +594,17 @@ fn status_of(process: &Process, thread: Option<&Worker>) -> Made {
     let name = short_name(thread.map_or(process.name(), Worker::name));
     let mut text = format!("Name:\t{name}\nUmask:\t0000\nState:\t{letter} ({state})\n");
     let _ = write!(text, "Tgid:\t{group}\nNgid:\t0\nPid:\t{id}\nPPid:\t{parent}\nTracerPid:\t0\n");
-    let _ = write!(text, "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t64\nGroups:\t\n");
+    let identity = process.identity_value();
+    for (name, of, files) in
+        [("Uid", identity.users, identity.files.user), ("Gid", identity.groups, identity.files.group)]
+    {
+        let _ = writeln!(text, "{name}:\t{}\t{}\t{}\t{files}", of.real, of.effective, of.saved);
+    }
+    let _ = write!(text, "FDSize:\t64\nGroups:\t");
+    for group in identity.files.groups.numbers() {
+        let _ = write!(text, "{group} ");
+    }
+    text.push('\n');
     let _ = write!(text, "VmSize:\t{:>8} kB\nVmRSS:\t{:>8} kB\n", mapped / 1024, resident * PAGE_SIZE / 1024);
     let _ = writeln!(text, "Threads:\t{}", process.live_workers());
     for (name, set) in [

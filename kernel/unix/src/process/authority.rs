@@ -23,6 +23,12 @@
 //! to those that were above the maker when it was made ([`Maker`]): so those who answer for a process can remove what
 //! it has left. Others may use it as its mode says, and those with `CAP_SYS_ADMIN` may remove and change it.
 //!
+//! # Users of Linux
+//! Within its reach a process may set other users and groups as Linux has them
+//! ([`identity`](crate::process::identity)). These take rights away: a process whose users are not 0 reaches those with
+//! the same users alone, also below it, and loses its capabilities. None of them gives a process a right that the rules
+//! above do not.
+//!
 //! Rejected: all processes as one user, as on Linux where all are root. Each program could end every other one, and
 //! sandboxes would need calls to change users, which a parent can forget. Rejected, too: the tree alone, which was the
 //! rule before. Programs that were built for Linux signal their parents and siblings. And rejected: one flag for
@@ -51,10 +57,24 @@ pub(crate) fn permit(process: &Process, act: Act) -> Result<(), Errno> {
 pub(crate) fn permit_towards(caller: &Process, other: &Process, act: Act) -> Result<(), Errno> {
     debug_assert_ne!(act.scope(), Scope::Always, "{act:?} does not depend on whom it concerns");
     let is_of_one_user = || act.scope() == Scope::OtherUsers && caller.authority.is_of_the_user_of(&other.authority);
-    if caller.id == other.id || is_of_one_user() || caller.authority.permits(act) || table::is_below(other, caller) {
+    let reaches = || is_of_one_user() || table::is_below(other, caller);
+    if caller.id == other.id || caller.authority.permits(act) || reaches() && is_permitted_by_users(caller, other, act)
+    {
         Ok(())
     } else {
         Err(Errno::EPERM)
+    }
+}
+
+/// Returns whether the users of two processes within the caller's reach permit an act, as kill(2) and ptrace(2) say.
+fn is_permitted_by_users(caller: &Process, other: &Process, act: Act) -> bool {
+    let Some(own) = caller.whom() else { return true };
+    let identity = other.identity_value();
+    match act {
+        Act::Signal => own.may_signal(&identity),
+        // A process that has changed its users may have secrets of the one before in memory.
+        Act::Inspect | Act::Empower => own.may_inspect(&identity) && (own.is_privileged() || other.dump.is_permitted()),
+        _ => own.may_inspect(&identity),
     }
 }
 

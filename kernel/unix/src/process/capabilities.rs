@@ -9,6 +9,7 @@ use abi_unix::authority::{Act, Capability, CapabilitySet, Held};
 use spin::Mutex;
 
 use crate::process::family::DEEPEST;
+use crate::process::identity::CapabilitiesAfter;
 
 /// User and capabilities of one process.
 ///
@@ -16,7 +17,7 @@ use crate::process::family::DEEPEST;
 #[doc(alias = "cred")]
 #[derive(Debug)]
 pub(crate) struct Authority {
-    /// Which user it is to others, whereas it is user 0 to itself. No two users ever have one number.
+    /// Which user it is to others, whatever users of Linux it is to itself. No two users ever have one number.
     #[doc(alias = "kuid_t")]
     user: u64,
     held: Mutex<Held>,
@@ -64,6 +65,20 @@ impl Authority {
     /// Returns whether it suffices for an act towards any process.
     pub(crate) fn permits(&self, act: Act) -> bool {
         self.held().effective.has(act.capability())
+    }
+
+    /// Changes the capabilities as a change of users does. A process that `keeps` them is still permitted them.
+    pub(crate) fn follow_users(&self, after: CapabilitiesAfter, keeps: bool) {
+        let mut held = self.held.lock();
+        if after.gain_effective {
+            held.effective = held.permitted;
+        }
+        if after.lose_effective || after.lose_permitted {
+            held.effective = CapabilitySet::NONE;
+        }
+        if after.lose_permitted && !keeps {
+            held.permitted = CapabilitySet::NONE;
+        }
     }
 
     /// Changes the capabilities, on behalf of a caller that has `giver` to give.

@@ -303,7 +303,8 @@ impl Process {
         copy.try_reserve_exact(path.len()).map_err(|_| Errno::ENOMEM)?;
         copy.extend_from_slice(path);
         let directory = || Ok(self.directory.lock().clone());
-        let mut path = Path::from_directory(directory, copy, self.id)?.paid_by(&self.account);
+        let path = Path::from_directory(directory, copy, self.id)?;
+        let mut path = path.paid_by(&self.account).seen_by(self.whom());
         let owner: Arc<dyn filesystem::Owner> = self.account.clone();
         let opened = loop {
             match path.open(&options, LastComponent::Made(LastLink::Keep), &owner) {

@@ -178,7 +178,7 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     let process = &parent.process;
     let CopiedParts { account, charge, place, memory, shared, descriptors } = parts;
     let (standing, authority) = (process.standing.inherited(), process.authority.of_a_copy());
-    let origin = Origin { account, place, standing, authority };
+    let origin = Origin { account, place, standing, authority, identity: process.whom() };
     let directory = process.directory.lock().clone();
     let (above, group, priority) = (process.id, Some(process.group_and_session()), process.base_priority());
     let child = table::create(|id| {

@@ -39,6 +39,7 @@ use crate::process::beginnings::Beginning;
 use crate::process::capabilities::Authority;
 use crate::process::class::ClassAndNice;
 use crate::process::family::ProcessPlace;
+use crate::process::identity::{self, Whom};
 use crate::process::lending::ProcessMemory;
 use crate::process::shared::{SIZES, Shared};
 use crate::process::user::{USER_END, map_error};
@@ -360,15 +361,23 @@ impl For<'_> {
             For::Parent(process) | For::Itself(process) => (&process.account, process.id),
         }
     }
+
+    /// Returns the user for whom files are looked at.
+    fn whom(&self) -> Whom {
+        match self {
+            For::Nobody => None,
+            For::Parent(process) | For::Itself(process) => process.whom(),
+        }
+    }
 }
 
 /// Returns the file of a program, and follows its path in steps.
 async fn executable(directory: &Place, path: &[u8], caller: u32, whom: For<'_>) -> Result<Content, Errno> {
     let path = Path::from_directory(|| Ok(directory.clone()), copied(path)?, caller)?;
-    let mut path = path.paid_by(whom.payer().0);
+    let mut path = path.paid_by(whom.payer().0).seen_by(whom.whom());
     loop {
         match path.look_up(LastLink::Follow) {
-            Ok(place) => return Content::of(place),
+            Ok(place) => return Content::of(place, path.subject()),
             Err(Halt::Failed(error)) => return Err(error),
             Err(Halt::Later) => {
                 pause_for(whom).await?;
@@ -562,7 +571,7 @@ impl OpenedFile {
         match (&self.place, path) {
             (None, b"") => Err(Errno::EACCES),
             (None, _) => Err(Errno::ENOTDIR),
-            (Some(place), b"") => Content::of(place.clone()),
+            (Some(place), b"") => Content::of(place.clone(), identity::subject(&whom.whom())),
             (Some(place), path) => executable(place, path, caller, whom).await,
         }
     }
@@ -601,6 +610,7 @@ impl Plan {
         crate::random::bytes(&mut random);
         let number = |value: usize| AuxiliaryValue::Number(value as u64);
         let headers = self.program.image.program_headers();
+        let identity = identity::value(&whom.whom());
         let header = |value: fn(::program::ProgramHeaders) -> u64| AuxiliaryValue::Number(headers.map_or(0, value));
         let vector = [
             (auxiliary::SYSINFO_EHDR, number(shared.image_address())),
@@ -611,12 +621,12 @@ impl Plan {
             (auxiliary::BASE, AuxiliaryValue::Number(self.linker.as_ref().map_or(0, Executable::base))),
             (auxiliary::FLAGS, number(0)),
             (auxiliary::ENTRY, AuxiliaryValue::Number(self.program.image.entry())),
-            (auxiliary::UID, number(0)),
-            (auxiliary::EUID, number(0)),
-            (auxiliary::GID, number(0)),
-            (auxiliary::EGID, number(0)),
+            (auxiliary::UID, number(identity.users.real as usize)),
+            (auxiliary::EUID, number(identity.users.effective as usize)),
+            (auxiliary::GID, number(identity.groups.real as usize)),
+            (auxiliary::EGID, number(identity.groups.effective as usize)),
             (auxiliary::HWCAP, AuxiliaryValue::Number(auxiliary::HARDWARE)),
-            (auxiliary::SECURE, number(0)),
+            (auxiliary::SECURE, number(identity.is_secure().into())),
             (auxiliary::CLKTCK, number(100)),
             (auxiliary::RANDOM, AuxiliaryValue::Bytes(&random)),
             (auxiliary::EXECFN, AuxiliaryValue::Text(&self.path)),
@@ -704,9 +714,17 @@ impl Plan {
         process.forget_completions().await;
         process.set_name(crate::observing::trace::short_name(&self.path));
         process.note_execution();
-        process.dump.permit(true);
         process.keeps_capabilities.store(false, Ordering::Relaxed);
         let file = self.program.content.running().clone();
+        let place = self.program.content.place();
+        // The users as they are now: another thread may have given some up since the program was found.
+        let bits_count = !process.no_new_rights.load(Ordering::Relaxed) && !mounts::forbids_set_user(&place.mount);
+        let program = place.metadata().ownership();
+        let (_, new) = process.identity.change(&process.account, |now| Ok(now.executing(program, bits_count)))?;
+        process.dump.permit(!new.is_secure());
+        if new.is_secure() {
+            process.set_signal_of_orphan(0);
+        }
         let old = process.executable.lock().replace(file);
         drop(old);
         self.load(process.space(), &process.shared, For::Itself(process)).await
@@ -835,7 +853,8 @@ pub(crate) async fn spawn(
     let begun = match plan.load_anew(beginning.space.clone(), For::Parent(&process)).await {
         Ok(loaded) => {
             let (standing, authority) = (process.standing.inherited(), process.authority.of_a_program());
-            let origin = Origin { account, place, standing, authority };
+            // The bits to set user and group do not count: they are for programs that take the place of their caller.
+            let origin = Origin { account, place, standing, authority, identity: process.whom() };
             plan.start(loaded, process.id, origin, directory, inherited, priorities)
         }
         Err(error) => Err(error),
@@ -846,7 +865,7 @@ pub(crate) async fn spawn(
 /// Calls a function with each part of a program's file that is mapped into a process, in which the program was moved by
 /// this distance from its place in the file.
 pub(crate) fn mapped_files(file: &Place, bias: u64, mut each: impl FnMut(MappedFile)) {
-    let Ok(content) = Content::of(file.clone()) else { return };
+    let Ok(content) = Content::of(file.clone(), None) else { return };
     // A process that has run so far has left the start of its file in memory, most often.
     let Ok(Some(head)) = read_in_place(&content, &(0..HEAD_LENGTH as u64)) else { return };
     let Ok(image) = Image::parse_head(&head, content.size(), ::program::DEFAULT_BASE) else { return };
@@ -886,7 +905,7 @@ pub(crate) async fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(
     }
     let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
     let space = Beginning::new(&account)?.space;
-    let origin = Origin { account, place, standing, authority };
+    let origin = Origin { account, place, standing, authority, identity: None };
     let loaded = plan.load_anew(space, For::Nobody).await?;
     plan.start(loaded, 0, origin, mounts::root(), descriptors, (Priority::DEFAULT, ClassAndNice::default()))?;
     Ok(())

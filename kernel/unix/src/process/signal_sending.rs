@@ -17,7 +17,7 @@ const SIGNALLED_AT_A_TIME: usize = 32;
 
 /// Sends a signal to a process, if the caller may; the number 0 asks only whether it may.
 fn signal(caller: &Process, process: &Process, number: u32) -> Result<(), Errno> {
-    let details = Details::Sender { process: caller.id, user: 0, value: 0 };
+    let details = Details::Sender { process: caller.id, user: caller.real_user(), value: 0 };
     let information = Signal::new(number).map(|signal| Information { signal, code: code::USER, details });
     send(caller, process, None, information)
 }

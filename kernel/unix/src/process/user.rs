@@ -18,6 +18,7 @@ use memory::space::MapError;
 use usermode::Fault;
 
 use crate::process::accounts::{Account, Charge};
+use crate::process::identity::Whom;
 use crate::scheduling::steps::Ends;
 
 /// First address behind the user half.
@@ -73,12 +74,53 @@ pub(crate) trait Caller: UserMemory + Ends {
     /// Returns the account that pays for everything that the kernel keeps for it.
     fn account(&self) -> &Arc<Account>;
 
+    /// Returns its users and groups.
+    fn whom(&self) -> Whom;
+
     /// Receives the signal for writing to a pipe or connection without a reader (`SIGPIPE`). Called without any lock of
     /// a file.
     fn has_no_reader(&self);
 
     /// Fills a buffer with zeros. `EFAULT` if it is not writable for the program; `ENOMEM` as above.
     fn zero(&self, buffer: UserBuffer) -> Result<(), Errno>;
+}
+
+/// A process as local sockets tell of it (`struct ucred`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "ucred")]
+pub(crate) struct Credentials {
+    /// Its number; 0 for none.
+    pub process: u32,
+    /// Its user.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+}
+
+impl Credentials {
+    /// None.
+    pub(crate) const NONE: Credentials = Credentials { process: 0, user: u32::MAX, group: u32::MAX };
+
+    /// Returns those with which a process sends messages: its real ones.
+    pub(crate) fn of_sender(caller: &dyn Caller) -> Credentials {
+        let (user, group) = caller.whom().map_or((0, 0), |whom| (whom.users.real, whom.groups.real));
+        Credentials { process: caller.number(), user, group }
+    }
+
+    /// Returns those with which a process connects and listens: its effective ones.
+    pub(crate) fn of_peer(caller: &dyn Caller) -> Credentials {
+        let (user, group) = caller.whom().map_or((0, 0), |whom| (whom.users.effective, whom.groups.effective));
+        Credentials { process: caller.number(), user, group }
+    }
+
+    /// Returns its bytes as they lie in memory.
+    pub(crate) fn to_bytes(self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        for (place, word) in bytes.chunks_exact_mut(4).zip([self.process, self.user, self.group]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
 }
 
 /// Reads and decodes a time from a program's memory, in nanoseconds.

@@ -37,7 +37,7 @@ use crate::files::carriers::Fate;
 use crate::files::file::{self, Accepted, AcceptedConnection, Attempt, OpenFile};
 use crate::files::message::MessageSender;
 use crate::files::sent_files::SentFiles;
-use crate::process::user::Caller;
+use crate::process::user::{Caller, Credentials};
 use crate::scheduling::steps;
 
 /// Most connections that wait for `accept` beside the first. Linux's `SOMAXCONN` is four times as many: a list that
@@ -52,7 +52,7 @@ pub(super) struct Listening {
     /// Connections that may wait beside one.
     backlog: usize,
     /// The process that called `listen`.
-    process: u32,
+    process: Credentials,
 }
 
 /// A socket that a name leads to, found or not.
@@ -136,7 +136,7 @@ impl LocalConnect {
 
 impl LocalSocket {
     /// Performs the `listen` call for a process.
-    pub(crate) fn listen(&self, backlog: i32, process: u32) -> Result<usize, Errno> {
+    pub(crate) fn listen(&self, backlog: i32, process: Credentials) -> Result<usize, Errno> {
         if self.inbox.is_datagram() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -153,7 +153,7 @@ impl LocalSocket {
         direction.readers.wake_all();
         *state = LocalState::Listening;
         // As on Linux, a listener's own `SO_PEERCRED` is its process.
-        self.peer_process.store(process, Ordering::Relaxed);
+        *self.peer_process.lock() = process;
         Ok(0)
     }
 
@@ -183,7 +183,7 @@ impl LocalSocket {
         *inbox.naming.lock() = listener.name().map_or(Naming::None, |name| Naming::Named(name, None));
         inbox.partner.store(self.inbox.number, Ordering::Relaxed);
         // It has no peer yet: if anything fails, its end must not be seen.
-        let server = LocalSocket::with(inbox.clone(), LocalState::Fresh, caller.number());
+        let server = LocalSocket::with(inbox.clone(), LocalState::Fresh, Credentials::of_peer(caller));
         let file = Arc::new(OpenFile::new(server, Access::ReadWrite, false, charge));
         let mut files = Vec::new();
         files.try_reserve_exact(1).map_err(|_| Errno::ENOMEM)?;
@@ -206,7 +206,7 @@ impl LocalSocket {
         own.writers.wake_all();
         drop(own);
         self.inbox.partner.store(inbox.number, Ordering::Relaxed);
-        self.peer_process.store(listening.process, Ordering::Relaxed);
+        *self.peer_process.lock() = listening.process;
         *state = LocalState::Connected(inbox);
         Poll::Ready(Ok(0))
     }

@@ -13,7 +13,7 @@ use crate::files::carriers;
 use crate::files::local_name::LocalName;
 use crate::files::sent_files::SentFiles;
 use crate::process::accounts::{Account, Charge, Resource};
-use crate::process::user::{Caller, UserBuffer};
+use crate::process::user::{Caller, Credentials, UserBuffer};
 
 /// Records for which an empty direction keeps room.
 const KEPT_RECORDS: usize = 16;
@@ -48,7 +48,7 @@ pub(super) struct QueuedMessage {
     /// The bytes that are left of it.
     pub(super) length: usize,
     /// The process that has sent it.
-    pub(super) process: u32,
+    pub(super) process: Credentials,
     /// The files that came with it, until they are received.
     pub(super) files: Option<SentFiles>,
     /// The name of the socket that a message came from; of a stream it is the peer's.
@@ -198,7 +198,7 @@ impl Direction {
     /// gives. All are of one sending process if the caller asks for that.
     pub(super) fn stream_run(&self, space: usize, is_of_one_process: bool) -> (usize, Option<usize>) {
         let mut count = 0;
-        let first = self.records.front().map_or(0, |record| record.process);
+        let first = self.records.front().map_or(Credentials::NONE, |record| record.process);
         for (index, record) in self.records.iter().enumerate() {
             if count == space || is_of_one_process && record.process != first {
                 break;
@@ -258,7 +258,8 @@ mod tests {
             let file = process.descriptors.lock().get(reader).unwrap().clone();
             for (length, process_number) in [(3, 1), (4, 1), (5, 2)] {
                 let files = (length == 4).then(|| SentFiles::new(alloc::vec![file.clone()], &*process).unwrap());
-                direction.records.push_back(QueuedMessage { length, process: process_number, files, sender: None });
+                let sender = Credentials { process: process_number, user: 0, group: 0 };
+                direction.records.push_back(QueuedMessage { length, process: sender, files, sender: None });
             }
             assert_eq!(direction.stream_run(100, false), (7, Some(1)));
             assert_eq!(direction.stream_run(7, true), (7, Some(1)));

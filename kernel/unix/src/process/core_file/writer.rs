@@ -22,6 +22,7 @@ use super::{LeftThread, Stop, filter};
 use crate::files::file::FileOperations;
 use crate::files::shared_memory::{FILE_NAME, SHARED_NAME};
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::identity::Whom;
 use crate::process::user::{Caller, UserBuffer, UserMemory};
 use crate::process::{Process, program};
 use crate::scheduling::{executor, steps};
@@ -93,6 +94,10 @@ impl Caller for KernelBytes<'_> {
 
     fn account(&self) -> &Arc<Account> {
         &self.process.account
+    }
+
+    fn whom(&self) -> Whom {
+        self.process.whom()
     }
 
     fn has_no_reader(&self) {}
