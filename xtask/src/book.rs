@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::build::run_cargo;
 use crate::children::{self, Child, Ending};
 use crate::cli;
 use crate::context::Context;
@@ -21,8 +22,7 @@ use crate::{emulator, links, toolchain};
 
 /// The release of mdBook that is installed where there is none.
 const RELEASE: &str = "0.5.4";
-/// Longest time of its installation, which compiles it, and of the making of the book.
-const INSTALLATION: Duration = Duration::from_secs(30 * 60);
+/// Longest time of the making of the book.
 const MAKING: Duration = Duration::from_secs(5 * 60);
 
 /// The list of chapters, and the folder that its links are relative to.
@@ -99,16 +99,12 @@ fn mdbook(progress: &Progress) -> Result<PathBuf> {
     if std::env::var_os("COPS_NO_INSTALL").is_some() {
         bail!("mdBook is missing; install it with: cargo {}", arguments.join(" "));
     }
-    let activity = progress.start(format!("Installing mdBook {RELEASE} for the book, once, which takes some minutes"));
+    // An installation that is cut off goes on where it was.
+    let build = root.join("build");
     let mut command = children::command("cargo");
-    command.args(&arguments).arg("--root").arg(&root);
-    let output = children::output(&mut command, Ending::Kill, INSTALLATION).context("cargo did not end")?;
-    if !output.status.success() {
-        let messages = String::from_utf8_lossy(&output.stderr);
-        let last = messages.lines().rev().take(20).collect::<Vec<_>>();
-        bail!("cargo cannot install mdBook:\n{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"));
-    }
-    activity.finish("installed");
+    command.args(&arguments).arg("--root").arg(&root).arg("--target-dir").arg(&build);
+    run_cargo(command, &format!("Installing mdBook {RELEASE} for the book, once"), progress)?;
+    let _ = std::fs::remove_dir_all(&build);
     Ok(program)
 }
 
