@@ -90,13 +90,6 @@ const REASONS: &[(&str, &str, &str, &str)] = &[
          connection, the goal is met.",
     ),
     (
-        "ring-pipes",
-        "vs_threads_yield_",
-        "_4000",
-        "Most of a step is the pipe's own work in the kernel, a read and a write, which threads pay as well; what the \
-         coroutines save is the switch.",
-    ),
-    (
         "scheduler",
         "spawn-ratio",
         "",
@@ -115,6 +108,13 @@ const REASONS: &[(&str, &str, &str, &str)] = &[
         "vs_threads_yield_4096_bytes",
         "",
         "With 4,096 bytes the copying of the message, which is the same for both, is most of the work.",
+    ),
+    (
+        "ring-pipes",
+        "vs_threads_yield_",
+        "_4000",
+        "Most of a step is the pipe's own work in the kernel, a read and a write, which threads pay as well; what the \
+         coroutines save is the switch.",
     ),
     (
         "async-calls",
