@@ -1,13 +1,13 @@
 //! Checksum work that is left when the device computes checksums: the sum over the pseudo header.
 
+use ethernet::ETHERNET_HEADER;
+
 /// Start of the bytes that the device sums, from the start of the frame, and place of the result, from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) start: u16,
     pub(crate) offset: u16,
 }
-
-const ETHERNET_HEADER: usize = 14;
 
 /// Prepares a frame whose TCP or UDP checksum is empty (virtio 1.2 section 5.1.6.2): writes the sum of the pseudo
 /// header there and returns the device's part. `None` for a frame that needs no checksum.

@@ -119,18 +119,20 @@ pub fn has_page_types() -> bool {
     HAS_PAGE_TYPES.load(Relaxed)
 }
 
-/// Returns whether an address can be read, whose page was mapped just now. A device tree can be wrong about types of
-/// memory, and so can firmware that does not switch them on: a page with one is a fault then.
-fn probe_load(address: u64) -> bool {
-    Riscv64::flush_tlb(Flush::Local(Scope::All));
-    let works: u64;
-    // SAFETY: as in `probe_timer_register`; the load is of the image's first word.
-    unsafe {
+/// Executes one instruction; returns whether it did not trap.
+///
+/// # Safety
+/// Interrupts are off, so that only this instruction can trap, and it changes nothing that Rust knows of. Its trap goes
+/// on behind it, where the vector is put back. The trap's changes of the status are cleared as when a hart starts, and
+/// no other register of the contract is touched.
+macro_rules! guarded {
+    ($instruction:literal, $($operand:tt)*) => {{
+        let works: u64;
         core::arch::asm!(
             "lla {vector}, 2f",
             "csrrw {vector}, stvec, {vector}",
             "li {works}, 0",
-            "lw zero, 0({address})",
+            $instruction,
             "li {works}, 1",
             ".balign 4",
             "2:",
@@ -138,12 +140,20 @@ fn probe_load(address: u64) -> bool {
             "csrc sstatus, {status}",
             vector = out(reg) _,
             works = out(reg) works,
-            address = in(reg) address,
             status = in(reg) trap::STATUS_CLEARED,
+            $($operand)*,
             options(nostack),
         );
-    }
-    works != 0
+        works != 0
+    }};
+}
+
+/// Returns whether an address can be read, whose page was mapped just now. A device tree can be wrong about types of
+/// memory, and so can firmware that does not switch them on: a page with one is a fault then.
+fn probe_load(address: u64) -> bool {
+    Riscv64::flush_tlb(Flush::Local(Scope::All));
+    // SAFETY: as `guarded` wants; the load is of the image's first word.
+    unsafe { guarded!("lw zero, 0({address})", address = in(reg) address) }
 }
 
 /// Returns whether shutdown can pass the status on to the emulator.
@@ -155,30 +165,8 @@ pub(crate) fn has_test_device() -> bool {
 /// use. A device tree can be wrong about it, and so can firmware that does not give it to the kernel: the write is an
 /// illegal instruction then.
 fn probe_timer_register() -> bool {
-    let works: u64;
-    // SAFETY: interrupts are off in the kernel, so that only the guarded write can trap. Such a trap goes on behind the
-    // write, where the vector is put back; what it changes of the status is cleared as when a hart starts, and no other
-    // register of the contract is touched. The timer register affects only when the timer interrupt is pending.
-    unsafe {
-        core::arch::asm!(
-            "lla {vector}, 2f",
-            "csrrw {vector}, stvec, {vector}",
-            "li {works}, 0",
-            "csrw {register}, {never}",
-            "li {works}, 1",
-            ".balign 4",
-            "2:",
-            "csrw stvec, {vector}",
-            "csrc sstatus, {status}",
-            vector = out(reg) _,
-            works = out(reg) works,
-            never = in(reg) u64::MAX,
-            status = in(reg) trap::STATUS_CLEARED,
-            register = const csr::STIMECMP,
-            options(nostack),
-        );
-    }
-    works != 0
+    // SAFETY: as `guarded` wants. The timer register affects only when the timer interrupt is pending.
+    unsafe { guarded!("csrw {register}, {never}", register = const csr::STIMECMP, never = in(reg) u64::MAX) }
 }
 
 /// Makes shutdown use the "SiFive test" device at this physical address from now on, so that the status reaches the

@@ -11,6 +11,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+/// Bytes of a frame's header: two hardware addresses and the type.
+pub const ETHERNET_HEADER: usize = 14;
+
 /// The largest Ethernet frame without its check sequence.
 pub const LARGEST_FRAME: usize = 1514;
 

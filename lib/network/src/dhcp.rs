@@ -12,6 +12,7 @@
 
 use core::net::Ipv4Addr;
 
+use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{
@@ -41,7 +42,6 @@ const DOUBLINGS: u32 = 4;
 /// Shortest message: BOOTP's, which some relays and servers insist on (RFC 1542, section 2.1).
 const SHORTEST_MESSAGE: usize = 300;
 
-const ETHERNET_HEADER: usize = 14;
 const BROADCAST: [u8; 6] = [0xff; 6];
 
 const OPTION_MASK: u8 = 1;

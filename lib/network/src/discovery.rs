@@ -5,12 +5,12 @@
 
 use core::net::Ipv6Addr;
 
+use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::TxToken;
 use smoltcp::wire::{Icmpv6Packet, Ipv6Packet};
 
 use crate::groups::Report;
 
-pub(crate) const ETHERNET_HEADER: usize = 14;
 pub(crate) const IP_HEADER: usize = 40;
 const PROTOCOL_ICMP: u8 = 58;
 

@@ -8,6 +8,7 @@
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use alloc::vec::Vec;
+use ethernet::ETHERNET_HEADER;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::phy::TxToken;
 use smoltcp::socket::raw;
@@ -15,7 +16,6 @@ use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, IpVersion, Ipv4Packe
 
 use crate::Error;
 use crate::configuration::Sent;
-use crate::discovery::ETHERNET_HEADER;
 use crate::host::{Host, Via};
 use crate::reply::parse_ip;
 use crate::slab::DatagramId;

@@ -8,12 +8,13 @@
 use core::net::SocketAddr;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
+use ethernet::ETHERNET_HEADER;
+
 use crate::discovery::is_of_a_host;
 use crate::groups::{QUERY, may_be_query};
 use crate::reports::is_report;
 use crate::table::Key;
 
-const ETHERNET_HEADER: usize = 14;
 const ETHERNET_TYPE_IPV4: u16 = 0x0800;
 const ETHERNET_TYPE_ARP: u16 = 0x0806;
 const ETHERNET_TYPE_IPV6: u16 = 0x86dd;

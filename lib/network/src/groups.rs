@@ -8,11 +8,12 @@
 
 use core::net::Ipv6Addr;
 
+use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::TxToken;
 use smoltcp::time::Duration;
 use smoltcp::wire::Icmpv6Packet;
 
-use crate::discovery::{ETHERNET_HEADER, IP_HEADER, hardware_of_group};
+use crate::discovery::{IP_HEADER, hardware_of_group};
 
 /// Kind of a router's question which groups there are.
 pub(crate) const QUERY: u8 = 130;

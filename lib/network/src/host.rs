@@ -12,7 +12,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use alloc::vec::Vec;
-use ethernet::Link;
+use ethernet::{ETHERNET_HEADER, Link};
 use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, DeviceCapabilities, TxToken};
 use smoltcp::socket::tcp::State;
@@ -25,7 +25,7 @@ use crate::charge::{Charge, Held};
 use crate::claim::{Claim, Heard};
 use crate::configuration::{Address, Counters, Lease, Limits, LocalConnections, Patience};
 use crate::dhcp::{self, Change};
-use crate::discovery::{Discovery, ETHERNET_HEADER, is_discovery, is_of_a_host, message_in};
+use crate::discovery::{Discovery, is_discovery, is_of_a_host, message_in};
 use crate::echo::ECHO_REPLY_OF_SIX;
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4, classify_six};
 use crate::groups::{self, delay_of_query};

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use ethernet::{ChecksumOffload, Departing, Link};
+use ethernet::{ChecksumOffload, Departing, ETHERNET_HEADER, Link};
 use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
@@ -179,17 +179,14 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     }
 }
 
-/// Length of an Ethernet header.
-const ENVELOPE: usize = 14;
-
 /// The Ethernet header of a packet of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Envelope([u8; ENVELOPE]);
+pub(crate) struct Envelope([u8; ETHERNET_HEADER]);
 
 impl Envelope {
     /// Makes the header of a frame from this device to that one.
     pub(crate) fn new(from: [u8; 6], to: [u8; 6]) -> Envelope {
-        let mut bytes = [0; ENVELOPE];
+        let mut bytes = [0; ETHERNET_HEADER];
         bytes[12..].copy_from_slice(&[0x86, 0xdd]);
         bytes[..6].copy_from_slice(&to);
         bytes[6..12].copy_from_slice(&from);
@@ -198,7 +195,7 @@ impl Envelope {
 
     /// Splits a frame, and returns the header of its answer.
     pub(crate) fn open(frame: &[u8]) -> Option<(Envelope, &[u8])> {
-        let (header, packet) = frame.split_first_chunk::<ENVELOPE>()?;
+        let (header, packet) = frame.split_first_chunk::<ETHERNET_HEADER>()?;
         let [to, from] = [header.first_chunk()?, header[6..].first_chunk()?];
         Some((Envelope::new(*to, *from), packet))
     }
@@ -213,8 +210,8 @@ pub(crate) struct Enveloped<T> {
 impl<T: TxToken> TxToken for Enveloped<T> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
         let Envelope(header) = self.envelope;
-        self.token.consume(ENVELOPE + length, |bytes| {
-            let (head, packet) = bytes.split_at_mut(ENVELOPE);
+        self.token.consume(ETHERNET_HEADER + length, |bytes| {
+            let (head, packet) = bytes.split_at_mut(ETHERNET_HEADER);
             head.copy_from_slice(&header);
             f(packet)
         })

@@ -7,13 +7,12 @@
 
 use core::task::Waker;
 
-use ethernet::{ChecksumOffload, Departing, LARGEST_FRAME, Link, ReceivedFrame};
+use ethernet::{ChecksumOffload, Departing, ETHERNET_HEADER, LARGEST_FRAME, Link, ReceivedFrame};
 use smoltcp::storage::{PacketBuffer, PacketMetadata};
 use waiters::Waiters;
 
 use crate::Error;
 use crate::configuration::Readiness;
-use crate::discovery::ETHERNET_HEADER;
 use crate::host::Host;
 use crate::slab::PacketSocketId;
 use crate::tcp::zeroed;

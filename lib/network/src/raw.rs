@@ -12,12 +12,12 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use alloc::vec::Vec;
+use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv4Repr, Ipv6Packet};
 
 use crate::Error;
 use crate::configuration::Sent;
-use crate::discovery::ETHERNET_HEADER;
 use crate::echo::{ECHO_REPLY_OF_SIX, HEADER_OF_FOUR, HOP_LIMIT, REPLY, REQUEST, REQUEST_OF_SIX};
 use crate::host::{Host, Via};
 use crate::reply::parse_ip;

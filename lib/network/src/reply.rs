@@ -1,5 +1,6 @@
 //! Segments without data that the stack sends itself, for connections without a smoltcp socket.
 
+use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv4Repr, Ipv6Packet,
@@ -8,8 +9,6 @@ use smoltcp::wire::{
 
 use crate::host::Via;
 use crate::table::Key;
-
-const ETHERNET_HEADER: usize = 14;
 
 /// Path to the other end of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,11 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use ethernet::ETHERNET_HEADER;
 use smoltcp::storage::{PacketBuffer, PacketMetadata};
 
 use crate::Error;
-use crate::discovery::{ETHERNET_HEADER, IP_HEADER};
+use crate::discovery::IP_HEADER;
 use crate::echo::HEADER_OF_FOUR;
 use crate::tcp::zeroed;
 

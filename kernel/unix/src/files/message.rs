@@ -6,10 +6,12 @@ use alloc::sync::Arc;
 use core::any::Any;
 use core::net::{IpAddr, SocketAddr};
 
+use abi_unix::Errno;
 use abi_unix::types::{LinkAddress, TimeSpec, bytes_of_address, message, netlink_address, socket_option as option};
 
 use crate::files::local_name::{self, LONGEST_LOCAL_ADDRESS, LocalName};
-use crate::process::user::{Credentials, UserBuffer, length_of};
+use crate::process::user::{Caller, Credentials, UserBuffer, length_of};
+use crate::time;
 
 /// The sender of a message, or the peer of a connection, as its receiver is told of it.
 #[derive(Default)]
@@ -116,6 +118,18 @@ impl<'a> MessageSpace<'a> {
     pub(crate) fn is_look(&self) -> bool {
         self.flags & message::PEEK != 0
     }
+
+    /// Copies a message to the buffers, as far as there is room; returns the number of bytes. `EFAULT`.
+    #[inline]
+    pub(crate) fn copy_out(&self, memory: &dyn Caller, message: &[u8]) -> Result<usize, Errno> {
+        let mut count = 0;
+        for buffer in self.buffers {
+            let part = (message.len() - count).min(buffer.len());
+            memory.copy_out(buffer.address(), &message[count..count + part])?;
+            count += part;
+        }
+        Ok(count)
+    }
 }
 
 /// Level and kind of a control message (`struct cmsghdr`).
@@ -146,6 +160,18 @@ pub(crate) struct HopLimit {
 }
 
 impl Arrival {
+    /// Returns whether this option of sockets has such times told, and is their kind.
+    pub(crate) fn is_kind(name: u32) -> bool {
+        use option::{SO_TIMESTAMP, SO_TIMESTAMP_NEW, SO_TIMESTAMPNS, SO_TIMESTAMPNS_NEW};
+        matches!(name, SO_TIMESTAMP | SO_TIMESTAMP_NEW | SO_TIMESTAMPNS | SO_TIMESTAMPNS_NEW)
+    }
+
+    /// Makes the time of a message. One that came before its time was asked for, at 0, has the present time, as on
+    /// Linux.
+    pub(crate) fn new(kind: u32, at_ns: u64) -> Arrival {
+        Arrival { at_ns: if at_ns == 0 { time::real_time_ns() } else { at_ns }, kind }
+    }
+
     fn bytes(self) -> [u8; 16] {
         let time = TimeSpec::from_ns(self.at_ns);
         match self.kind {

@@ -517,12 +517,7 @@ impl NetlinkSocket {
             }
             return Poll::Pending;
         };
-        let (length, mut count) = (message.len(), 0);
-        for buffer in space.buffers() {
-            let part = (length - count).min(buffer.len());
-            memory.copy_out(buffer.address(), &message[count..count + part])?;
-            count += part;
-        }
+        let (length, count) = (message.len(), space.copy_out(memory, message)?);
         if !space.is_look() {
             waiting.messages.pop_front();
         }

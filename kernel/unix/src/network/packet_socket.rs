@@ -13,6 +13,7 @@ use core::task::{Poll, Waker};
 use abi_unix::Errno;
 use abi_unix::authority::Act;
 use abi_unix::types::{self, LinkAddress, Status, epoll as event, mode, packet, socket_option as option};
+use ethernet::{ETHERNET_HEADER, LARGEST_FRAME};
 use memory::bytes::copy;
 use network::{ALL_PROTOCOLS, FrameKind, FrameOrigin, MEMORY_OF_PACKETS, PacketSocketId};
 use spin::Mutex;
@@ -28,11 +29,8 @@ use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of}
 use crate::process::{Process, authority};
 use crate::time;
 
-/// Bytes of a frame's header, and of a hardware address.
-const HEADER: usize = 14;
+/// Bytes of a hardware address.
 const HARDWARE: usize = 6;
-/// Longest frame.
-const LONGEST: usize = 1514;
 /// Protocol of sockets that receive nothing.
 const NO_PROTOCOL: u16 = 0;
 
@@ -142,12 +140,9 @@ impl PacketSocket {
         let number = value.read_number(caller)?;
         match (level, name) {
             (option::SOL_SOCKET, option::SO_RCVBUF | option::SO_SNDBUF) => {}
-            (
-                option::SOL_SOCKET,
-                option::SO_TIMESTAMP | option::SO_TIMESTAMP_NEW | option::SO_TIMESTAMPNS | option::SO_TIMESTAMPNS_NEW,
-            ) => {
+            (option::SOL_SOCKET, kind) if Arrival::is_kind(kind) => {
                 let mut binding = self.binding.lock();
-                binding.tells_arrivals = (number != 0).then_some(name);
+                binding.tells_arrivals = (number != 0).then_some(kind);
                 let clock = binding.tells_arrivals.map(|_| time::real_time_ns as fn() -> u64);
                 with_stack(|stack, _| stack.packet_set_clock(self.id, clock))?;
             }
@@ -180,26 +175,23 @@ impl PacketSocket {
         out.write(caller, &number.to_le_bytes())
     }
 
+    /// Returns the bytes of the headers that the kernel reads and writes, and the program does not.
+    fn own_header(&self) -> usize {
+        if self.kind == types::SOCK_RAW { 0 } else { ETHERNET_HEADER }
+    }
+
     /// Tries to receive a frame into buffers.
     fn take(&self, memory: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
         let tells_arrivals = self.binding.lock().tells_arrivals;
-        let skipped = if self.kind == types::SOCK_RAW { 0 } else { HEADER };
+        let skipped = self.own_header();
         let mut bad = None;
         let take = |origin: &FrameOrigin, frame: &[u8]| {
             let bytes = frame.get(skipped..).unwrap_or_default();
-            let mut count = 0;
-            for buffer in space.buffers() {
-                let part = (bytes.len() - count).min(buffer.len());
-                if let Err(error) = memory.copy_out(buffer.address(), &bytes[count..count + part]) {
-                    bad = Some(error);
-                    break;
-                }
-                count += part;
-            }
-            let arrival = tells_arrivals.map(|kind| {
-                let at_ns = if origin.at_ns == 0 { time::real_time_ns() } else { origin.at_ns };
-                Arrival { at_ns, kind }
+            let count = space.copy_out(memory, bytes).unwrap_or_else(|error| {
+                bad = Some(error);
+                0
             });
+            let arrival = tells_arrivals.map(|kind| Arrival::new(kind, origin.at_ns));
             ReceivedMessage {
                 count,
                 length: bytes.len(),
@@ -241,11 +233,11 @@ impl PacketSocket {
             }
         };
         let length = length_of(buffers);
-        let header = if self.kind == types::SOCK_RAW { 0 } else { HEADER };
+        let header = self.own_header();
         if interface == 0 || interfaces::require(interface).is_err() {
             return Err(Errno::ENXIO);
         }
-        if header + length > LONGEST {
+        if header + length > LARGEST_FRAME {
             return Err(Errno::EMSGSIZE);
         }
         memory.account().admit()?;
@@ -263,9 +255,9 @@ impl PacketSocket {
             let own = interfaces::hardware_of(interface).map_or([0; HARDWARE], |(_, own)| own);
             frame[..HARDWARE].copy_from_slice(&receiver.address[..HARDWARE]);
             frame[HARDWARE..2 * HARDWARE].copy_from_slice(&own);
-            frame[2 * HARDWARE..HEADER].copy_from_slice(&protocol.to_be_bytes());
+            frame[2 * HARDWARE..ETHERNET_HEADER].copy_from_slice(&protocol.to_be_bytes());
         }
-        if frame.len() < HEADER {
+        if frame.len() < ETHERNET_HEADER {
             return Err(Errno::EINVAL);
         }
         if interface == CARD {
@@ -292,7 +284,7 @@ fn sender_of(origin: &FrameOrigin) -> LinkAddress {
 
 impl FileOperations for PacketSocket {
     fn properties(&self) -> Properties {
-        Properties { unit: Unit::Message(LONGEST), ..Properties::USUAL }
+        Properties { unit: Unit::Message(LARGEST_FRAME), ..Properties::USUAL }
     }
 
     fn status(&self) -> Status {
@@ -340,7 +332,7 @@ impl FileOperations for PacketSocket {
     }
 
     fn unread(&self) -> Result<usize, Errno> {
-        let skipped = if self.kind == types::SOCK_RAW { 0 } else { HEADER };
+        let skipped = self.own_header();
         let length = with_stack(|stack, _| stack.packet_receive_with(self.id, true, |_, frame| frame.len()))?;
         Ok(length.map_or(0, |length| length.saturating_sub(skipped)))
     }

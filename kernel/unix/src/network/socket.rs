@@ -238,11 +238,7 @@ pub(crate) struct Socket {
 impl Inner {
     /// Returns the details of a datagram that came at this time, if that is known, with this hop limit.
     fn details(&self, at_ns: u64, hop_limit: u8) -> MessageDetails {
-        let arrival = self.tells_arrivals.map(|kind| {
-            // One that came before that was asked for has the present time, as on Linux.
-            let at_ns = if at_ns == 0 { time::real_time_ns() } else { at_ns };
-            Arrival { at_ns, kind }
-        });
+        let arrival = self.tells_arrivals.map(|kind| Arrival::new(kind, at_ns));
         MessageDetails::of_packet(arrival, self.tells_hop_limits.map(|kind| HopLimit { value: hop_limit, kind }))
     }
 
@@ -627,12 +623,10 @@ impl Socket {
         caller.account().admit()?;
         let mut bad = None;
         let take = |report: &Report, bytes: &[u8]| {
-            let mut count = 0;
-            for buffer in space.buffers() {
-                let part = (bytes.len() - count).min(buffer.len());
-                bad = bad.or(caller.copy_out(buffer.address(), &bytes[count..count + part]).err());
-                count += part;
-            }
+            let count = space.copy_out(caller, bytes).unwrap_or_else(|error| {
+                bad = Some(error);
+                0
+            });
             let details = inner.details(report.at_ns, report.hop_limit).with_report(LossReport {
                 error: error_of_report(report),
                 origin: match (report.from, report.to) {
@@ -663,15 +657,10 @@ impl Socket {
         let mut bad = None;
         let mut message = ReceivedMessage::default();
         let mut take = |origin: &Origin, bytes: &[u8]| {
-            let mut done = 0;
-            for buffer in space.buffers() {
-                let count = (bytes.len() - done).min(buffer.len());
-                if let Err(error) = caller.copy_out(buffer.address(), &bytes[done..done + count]) {
-                    bad = Some(error);
-                    break;
-                }
-                done += count;
-            }
+            let done = space.copy_out(caller, bytes).unwrap_or_else(|error| {
+                bad = Some(error);
+                0
+            });
             let mut source = origin.from;
             if self.has_no_ports() {
                 source.set_port(0);
@@ -808,13 +797,9 @@ impl Socket {
         match named {
             (option::IPPROTO_IP, option::IP_RECVERR) => self.keep_reports(inner, number != 0)?,
             (option::IPPROTO_IPV6, option::IPV6_RECVERR) if self.is_six() => self.keep_reports(inner, number != 0)?,
-            (
-                option::SOL_SOCKET,
-                kind @ (option::SO_TIMESTAMP
-                | option::SO_TIMESTAMP_NEW
-                | option::SO_TIMESTAMPNS
-                | option::SO_TIMESTAMPNS_NEW),
-            ) => inner.tells_arrivals = (number != 0).then_some(kind),
+            (option::SOL_SOCKET, kind) if Arrival::is_kind(kind) => {
+                inner.tells_arrivals = (number != 0).then_some(kind);
+            }
             (level @ option::IPPROTO_IP, option::IP_MTU_DISCOVER)
             | (level @ option::IPPROTO_IPV6, option::IPV6_MTU_DISCOVER)
                 if is_of(level) =>
@@ -947,13 +932,9 @@ impl Socket {
                 SocketState::Fresh(_) | SocketState::Listening(_) => 0,
             },
             (option::IPPROTO_IP, option::IP_RECVERR) if self.is_of_datagrams() => inner.reports.is_some() as u32,
-            (
-                option::SOL_SOCKET,
-                kind @ (option::SO_TIMESTAMP
-                | option::SO_TIMESTAMP_NEW
-                | option::SO_TIMESTAMPNS
-                | option::SO_TIMESTAMPNS_NEW),
-            ) if self.is_of_datagrams() => (inner.tells_arrivals == Some(kind)) as u32,
+            (option::SOL_SOCKET, kind) if Arrival::is_kind(kind) && self.is_of_datagrams() => {
+                (inner.tells_arrivals == Some(kind)) as u32
+            }
             (option::IPPROTO_IP, option::IP_MTU_DISCOVER) | (option::IPPROTO_IPV6, option::IPV6_MTU_DISCOVER)
                 if self.is_of_datagrams() =>
             {
