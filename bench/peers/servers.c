@@ -395,9 +395,12 @@ _Noreturn static void serve_by(void (*serve)(void), int port)
 		serve();
 		_exit(127);
 	}
-	for (int fd; (fd = reach(port)) < 0; usleep(10000))
+	int probe;
+	for (; (probe = reach(port)) < 0; usleep(10000))
 		if (waitpid(-1, NULL, WNOHANG) > 0)
 			fail("the server");
+	/* A server that has one visitor at a time is free for the next. */
+	close(probe);
 	printf("peers: serving\n");
 	fflush(stdout);
 	tell_time(CLOCK_PORT);

@@ -11,6 +11,9 @@ HELD, WOKEN, CANCELLED, SUSPENDED, FREE = 1, 2, 4, 8, 16
 WORKERS = 8
 SLOTS_IN_CHUNK = 256
 LONGEST_NAME = 256
+# A name that was made while the program ran: its kind, and the bytes before its text.
+MADE = 1
+COUNTERS_OF_OWNERS = 16
 
 
 def variable(name):
@@ -79,10 +82,12 @@ class Coroutine:
 
     def name(self):
         """Returns the name that `spawn_named` gave it; empty if it has none."""
-        if "executor::Named<" not in function_at(self.poll):
+        if "names::Named<" not in function_at(self.poll):
             return ""
         # The name comes first in the future: a word that tells its kind, then where the text is, and its length.
-        address, length = (word(self.header + variable("future") + at) for at in (8, 16))
+        kind, address, length = (word(self.header + variable("future") + at) for at in (0, 8, 16))
+        if kind == MADE:
+            address += COUNTERS_OF_OWNERS
         return bytes_at(address, min(length, LONGEST_NAME)).decode(errors="replace")
 
     def describe(self, running):

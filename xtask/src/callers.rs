@@ -71,6 +71,11 @@ impl SymbolisedProgram {
         Some(Frame { size, return_address })
     }
 
+    /// Returns whether an address of the file is one of code.
+    pub fn is_code(&self, address: u64) -> bool {
+        self.symbols.is_code(address)
+    }
+
     /// Returns the functions at an address of the file, innermost first.
     pub fn functions_at(&self, address: u64) -> Vec<String> {
         self.symbols.functions_at(address)

@@ -35,6 +35,8 @@ use crate::toolchain::{self, Item};
 
 /// Size of the disk; blocks that are not used take no room on this host.
 const DISK: u64 = 4 << 30;
+/// Name of its image, beside the core files.
+const DISK_NAME: &str = "disk.img";
 /// Directory of the machine where the volume is.
 const DIRECTORY: &str = "/cores";
 /// Bytes of a stack that are searched for callers.
@@ -67,7 +69,7 @@ impl CoreDisk {
     /// The tools for volumes are missing, or the image cannot be written.
     pub fn make(context: &Context, directory: &Path) -> Result<CoreDisk> {
         toolchain::ensure_on_host(&[Item::E2fsprogs], &context.progress)?;
-        let image = directory.join("disk.img");
+        let image = directory.join(DISK_NAME);
         image::make(&image, DISK, None)?;
         Ok(CoreDisk { image, directory: directory.to_path_buf() })
     }
@@ -298,8 +300,6 @@ struct Explained<'a> {
     program: SymbolisedProgram,
     /// Distance by which the program was moved from its place in the file.
     moved: u64,
-    /// Size of the program.
-    size: u64,
     scheduler: Option<Symbols>,
 }
 
@@ -307,14 +307,16 @@ impl Explained<'_> {
     /// Returns the lines of a thread's callers, innermost first.
     fn callers(&self, thread: &CoreThread) -> Vec<String> {
         let in_file = |address: u64| address.wrapping_sub(self.moved);
-        let is_code = |address: u64| in_file(address) < self.size;
+        let in_program = self.program.is_code(in_file(thread.pc));
+        // A return address may lie behind the last function.
+        let is_code = |address: u64| self.program.is_code(in_file(address).wrapping_sub(1));
         let words = self.core.words_above(thread.registers[SP]).into_iter();
         let candidates: Vec<_> =
             words.filter(|(_, word)| is_code(*word)).map(|(at, word)| (at, in_file(word))).collect();
         let ra = thread.registers[RA];
         let mut lines = Vec::new();
         let base = self.core.auxiliary(auxiliary::SYSINFO_EHDR);
-        if !is_code(thread.pc) {
+        if !in_program {
             let distance = thread.pc.wrapping_sub(base);
             let functions = self.scheduler.as_ref().filter(|_| base != 0).map(|symbols| symbols.functions_at(distance));
             let name = functions.and_then(|functions| functions.first().cloned());
@@ -322,21 +324,17 @@ impl Explained<'_> {
             lines.push(format!("  at {:#x}  {name}", thread.pc));
         }
         let calls = self.program.callers(in_file(thread.pc), if is_code(ra) { in_file(ra) } else { 0 }, &candidates);
-        lines.extend(self.program.report(calls.into_iter().skip(usize::from(!is_code(thread.pc)))));
+        lines.extend(self.program.report(calls.into_iter().skip(usize::from(!in_program))));
         lines
     }
 }
 
-/// Returns the end of the highest part of a program's file in memory, and its entry.
-fn extent_of(program: &Path) -> Result<(u64, u64)> {
+/// Returns the entry of a program's file.
+fn entry_of(program: &Path) -> Result<u64> {
     let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let header =
         FileHeader64::<Endianness>::parse(&*bytes).with_context(|| format!("{} is no ELF file", program.display()))?;
-    let endian = header.endian()?;
-    let segments = header.program_headers(endian, &*bytes)?;
-    let ends = segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD);
-    let end = ends.map(|segment| segment.p_vaddr(endian) + segment.p_memsz(endian)).max().unwrap_or(0);
-    Ok((end, header.e_entry(endian)))
+    Ok(header.e_entry(header.endian()?))
 }
 
 /// Returns the core files on this host, the newest last.
@@ -346,7 +344,7 @@ fn all(context: &Context) -> Result<Vec<(SystemTime, PathBuf)>> {
     for entry in entries {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_file() && !name.ends_with(OWN) && !name.ends_with(ROOT) && name != "disk.img" && name != "gdb" {
+        if path.is_file() && !name.ends_with(OWN) && !name.ends_with(ROOT) && name != DISK_NAME && name != "gdb" {
             files.push((path.metadata()?.modified()?, path));
         }
     }
@@ -366,6 +364,11 @@ pub fn core(context: &Context, arguments: &cli::Core) -> Result<ExitCode> {
         (Some(file), _) if directory(context).join(file).is_file() => directory(context).join(file),
         (Some(file), _) => bail!("there is no file {}", file.display()),
         (None, Some((_, newest))) => newest.clone(),
+        (None, None) if directory(context).join(DISK_NAME).is_file() => bail!(
+            "there are no core files yet: they are copied from the machine's disk when it has ended. If none runs, {} \
+             was left by one that was killed",
+            directory(context).join(DISK_NAME).display()
+        ),
         (None, None) => bail!(
             "there are no core files; a machine whose programs leave some is started by: cargo xtask run --core PROGRAM"
         ),
@@ -397,12 +400,11 @@ fn describe(context: &Context, path: &Path, core: &CoreFile, program: Option<&Pa
         let _ = writeln!(text, "the program's own file is not known; name it with --program FILE");
         return Ok(text);
     };
-    let (size, entry) = extent_of(program)?;
+    let entry = entry_of(program)?;
     let explained = Explained {
         core,
         program: SymbolisedProgram::load(program)?,
         moved: core.auxiliary(auxiliary::ENTRY).wrapping_sub(entry),
-        size,
         scheduler: Symbols::load(&build::vdso_symbols(&context.workspace)).ok(),
     };
     let _ = writeln!(text, "program {}", program.display());
@@ -431,7 +433,7 @@ fn open_gdb(
         bail!("there is no {GDB}. On Debian, run this and try again:\n    sudo apt-get install --yes {GDB}");
     }
     let moved = match program {
-        Some(program) => core.auxiliary(auxiliary::ENTRY).wrapping_sub(extent_of(program)?.1),
+        Some(program) => core.auxiliary(auxiliary::ENTRY).wrapping_sub(entry_of(program)?),
         None => 0,
     };
     let script = directory(context).join("gdb");

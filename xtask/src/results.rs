@@ -254,7 +254,7 @@ fn page<'a>(results: impl Iterator<Item = &'a Results>) -> String {
              colour and marker in all charts; Linux's own servers are grey. <b>Dashed</b> curves are the papers' own \
              figures, in the colour of the system they belong to; they were measured on other machines (an FPGA at \
              100 MHz, for the rings QEMU), so compare their shape and not their height. Thin bars at points span the \
-             least and the largest of several rounds, where they were recorded.</p>\n<p class=\"contents\">";
+             least and the largest of several rounds, where they were recorded.</p>\n<p class=\"contents\" id=\"contents\">";
     for one in &all {
         let _ = write!(page, "<a href=\"#{0}\">{0}</a> ", escape(&one.bench));
     }
@@ -273,14 +273,16 @@ fn write_summary(page: &mut String, all: &[&Results]) {
         .filter_map(|(bench, figure)| Some(Judged { bench, figure, outcome: verdicts::outcome(bench, figure)? }))
         .collect();
     let of = |outcome: Outcome| judged.iter().filter(move |one| one.outcome == outcome);
-    let tile = |value: usize, name: &str| format!("<div><b>{}</b><span>{name}</span></div>", count(value as u64));
+    let tile = |value: usize, name: &str, place: &str| {
+        format!("<div><b>{}</b><span><a href=\"#{place}\">{name}</a></span></div>", count(value as u64))
+    };
     let _ = writeln!(
         page,
         "<div class=\"tiles\">{}{}{}{}</div>",
-        tile(all.len(), "experiments"),
-        tile(of(Outcome::Met).count(), "goals met"),
-        tile(of(Outcome::Equal).count(), "equal within noise"),
-        tile(of(Outcome::Missed).count(), "goals missed")
+        tile(all.len(), "experiments", "contents"),
+        tile(of(Outcome::Met).count(), "goals met", "met"),
+        tile(of(Outcome::Equal).count(), "equal within noise", "equal"),
+        tile(of(Outcome::Missed).count(), "goals missed", "missed")
     );
     write_claims(page, all);
     *page += "<section id=\"missed\"><h2>Goals missed</h2>\n";
@@ -307,8 +309,9 @@ fn write_summary(page: &mut String, all: &[&Results]) {
         *page += "</ul></div>\n";
     }
     *page += "</div>\n";
-    let folded = |outcome: Outcome, title: String| {
-        let mut html = format!("<details><summary>{title}</summary><ul class=\"misses\">\n");
+    // A link to what lies inside unfolds it.
+    let folded = |outcome: Outcome, place: &str, title: String| {
+        let mut html = format!("<details><summary>{title}</summary><ul class=\"misses\" id=\"{place}\">\n");
         for one in of(outcome) {
             let _ = writeln!(html, "<li>{}: {}</li>", escape(one.bench), beside_goal(one.figure));
         }
@@ -320,8 +323,8 @@ fn write_summary(page: &mut String, all: &[&Results]) {
         WALL * 100.0,
         COUNTED * 100.0
     );
-    *page += &folded(Outcome::Equal, equal);
-    *page += &folded(Outcome::Met, format!("{} goals met", of(Outcome::Met).count()));
+    *page += &folded(Outcome::Equal, "equal", equal);
+    *page += &folded(Outcome::Met, "met", format!("{} goals met", of(Outcome::Met).count()));
     *page += "</section>\n";
 }
 
@@ -471,7 +474,7 @@ mod tests {
         let results = results();
         let page = page([&results].into_iter());
         assert!(page.contains("Experiment A") && page.contains("a &lt;b&gt;") && page.contains("something &amp; else"));
-        assert!(page.contains("<b>1</b><span>goals met"), "{page}");
+        assert!(page.contains("<b>1</b><span><a href=\"#met\">goals met"), "{page}");
         assert!(!page.contains("=\"http") && !page.contains("url("), "{page}");
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert_eq!(page.matches("<section").count(), page.matches("</section>").count());
@@ -498,7 +501,12 @@ mod tests {
             at("kcuc_vs_large: 3, goal\u{a0}≤\u{a0}1") < at("kcuc_vs_small: 1.20")
                 && at("kcuc_vs_small: 1.20") < at("a_tie: 1")
         );
-        assert!(page.contains("<b>2</b><span>goals missed") && page.contains("<b>1</b><span>equal within noise"));
+        assert!(page.contains("<b>2</b><span><a href=\"#missed\">goals missed"));
+        assert!(page.contains("<b>1</b><span><a href=\"#equal\">equal within noise"));
+        for (link, _) in page.match_indices("href=\"#") {
+            let place = page[link + 7..].split('"').next().unwrap();
+            assert!(page.contains(&format!(" id=\"{place}\"")), "nothing is at {place}");
+        }
         assert!(at("figure 5") < at("kcuc_vs_large"), "the papers' figures come first");
     }
 

@@ -1150,12 +1150,13 @@ fn machines(board: &Board, machine: Option<Variant>, harts: Option<u8>) -> Vec<(
     machines.flat_map(|machine| harts.iter().map(|harts| (*machine, *harts))).collect()
 }
 
-/// Acts of the suite that die, and functions of the backtrace in their order.
-const DEATHS: [(&str, &[&str]); 4] = [
-    ("panic", &["panic.rs", "core::panicking::panic_fmt", "tests::acts::act"]),
-    ("read-null", &["tests::acts::read", "tests::acts::act"]),
-    ("overflow-stack", &["tests::acts::overflow", "tests::acts::overflow"]),
-    ("execute-data", &["apps/tests/src/acts.rs"]),
+/// Acts of the suite that die, what the line before the backtrace says, and functions of the backtrace in their order.
+const DEATHS: [(&str, &str, &[&str]); 5] = [
+    ("panic", " \"main\": panicked at ", &["panic.rs", "core::panicking::panic_fmt", "tests::acts::act"]),
+    ("panic-named", " \"connection 7\": panicked at ", &["panic.rs", "core::panicking::panic_fmt", "tests::acts::"]),
+    ("read-null", "segmentation fault: ", &["tests::acts::read", "tests::acts::act"]),
+    ("overflow-stack", "stack overflow: ", &["tests::acts::overflow", "tests::acts::overflow"]),
+    ("execute-data", "segmentation fault: ", &["apps/tests/src/acts.rs"]),
 ];
 
 /// Beginnings of names in the trace of the act `traced` of the suite: those that it gives, the place of a spawn, the
@@ -1564,21 +1565,30 @@ impl Boots<'_> {
         let mut tally = Tally::default();
         let mut failures = Vec::new();
         let mut programs = Programs::new(self.products.files.clone());
-        for (act, functions) in DEATHS {
+        for (act, expected, functions) in DEATHS {
             let arguments = ["--act", act].map(String::from);
             let mut guest = self.start(log, &self.products.kernel, command_line(PROGRAM, &arguments)?)?;
-            let is_there = |line: &str| abi_unix::callers::Callers::parse(line).map(|_| line.to_string());
+            let mut reason = String::new();
+            let is_there = |line: &str| {
+                let parsed = abi_unix::callers::Callers::parse(line).map(|_| line.to_string());
+                if parsed.is_none() {
+                    reason = line.to_string();
+                }
+                parsed
+            };
             let line = guest.wait_for("the callers of a program that dies", SILENCE_LIMIT, is_there)?;
             guest.end();
             let backtrace = programs.explain(&line);
-            let mut lines = backtrace.iter();
-            let missing = functions.iter().find(|function| !lines.any(|line| line.contains(*function)));
+            let mut lines = core::iter::once(&reason).chain(&backtrace);
+            let mut wanted = core::iter::once(&expected).chain(functions);
+            let missing = wanted.find(|text| !lines.any(|line| line.contains(**text)));
             show(&format!("test backtraces::{act} ... {}", if missing.is_none() { "ok" } else { "FAILED" }));
             match missing {
                 None => tally.passed += 1,
-                Some(function) => {
+                Some(text) => {
                     tally.failed += 1;
-                    failures.push(format!("{function} is not where it belongs in\n{line}\n{}", backtrace.join("\n")));
+                    let backtrace = backtrace.join("\n");
+                    failures.push(format!("{text} is not where it belongs in\n{reason}\n{line}\n{backtrace}"));
                 }
             }
         }

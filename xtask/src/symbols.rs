@@ -1,10 +1,12 @@
 //! From addresses of the kernel to functions, files and lines.
 
 use std::io::{BufRead, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use object::{Object, ObjectSymbol, SymbolKind};
+use object::elf::SHF_EXECINSTR;
+use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind};
 
 use crate::serial::backtrace_line;
 
@@ -14,8 +16,8 @@ pub struct Symbols {
     /// Address and name of each function, by address. Functions in assembly are found only here, without debug
     /// information.
     functions: Vec<(u64, String)>,
-    /// End of the last function.
-    end: u64,
+    /// Addresses of the sections with code. Labels stand in other sections too, and at the ends of these.
+    code: Vec<Range<u64>>,
 }
 
 impl Symbols {
@@ -29,8 +31,11 @@ impl Symbols {
             .map_err(|error| anyhow!("no symbols can be read from {}: {error}", elf.display()))?;
         let content = std::fs::read(elf).with_context(|| format!("cannot read {}", elf.display()))?;
         let file = object::File::parse(&*content)?;
+        let executes = |section: &object::Section<'_, '_>| matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags.contains(SHF_EXECINSTR));
+        let range =
+            |section: object::Section<'_, '_>| section.address()..section.address().saturating_add(section.size());
+        let code: Vec<_> = file.sections().filter(executes).map(range).collect();
         let mut functions = Vec::new();
-        let mut end = 0;
         for symbol in file.symbols().filter(|symbol| symbol.is_definition()) {
             // The labels of assembly have no kind; those of the compiler begin with a dot.
             let is_code = matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown | SymbolKind::Label);
@@ -40,11 +45,16 @@ impl Symbols {
                 && !name.starts_with(['.', '$'])
             {
                 functions.push((symbol.address(), name.to_string()));
-                end = end.max(symbol.address() + symbol.size());
             }
         }
+        functions.retain(|(address, _)| code.iter().any(|code| code.contains(address)));
         functions.sort();
-        Ok(Symbols { loader, functions, end })
+        Ok(Symbols { loader, functions, code })
+    }
+
+    /// Returns whether an address is one of code.
+    pub fn is_code(&self, address: u64) -> bool {
+        self.code.iter().any(|code| code.contains(&address))
     }
 
     /// Returns the functions at an address, innermost first: several where functions are inlined into each other. Empty
@@ -52,7 +62,7 @@ impl Symbols {
     pub fn functions_at(&self, address: u64) -> Vec<String> {
         let mut functions: Vec<(Option<String>, Option<String>)> = Vec::new();
         // The library adds to addresses, and a program chooses them.
-        if address >= self.end {
+        if !self.is_code(address) {
             return Vec::new();
         }
         if let Ok(mut frames) = self.loader.find_frames(address) {
@@ -83,9 +93,6 @@ impl Symbols {
 
     /// Returns the last function that begins at or before an address.
     fn symbol_at(&self, address: u64) -> Option<String> {
-        if address >= self.end {
-            return None;
-        }
         let next = self.functions.partition_point(|(start, _)| *start <= address);
         let (_, name) = self.functions.get(next.checked_sub(1)?)?;
         Some(addr2line::demangle_auto(name.as_str().into(), None).into_owned())

@@ -38,6 +38,10 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
     match name {
         "exit" => argument.and_then(|text| text.parse().ok()).unwrap_or(0),
         "panic" => panic!("as it was asked to"),
+        "panic-named" => {
+            let _ = cops::spawn_named(alloc::format!("connection {}", 7), async { panic!("as it was asked to") }).await;
+            0
+        }
         "return" => 7,
         "sleep" => {
             cops::sleep(Duration::from_secs(1000)).await;

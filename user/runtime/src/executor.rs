@@ -6,13 +6,10 @@
 //! number of completions *taken*, and if more were posted it does not sleep; a wake-up that comes before the sleep is
 //! kept for it.
 
-use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use core::task::{Context, Poll, RawWakerVTable, Waker};
+use core::task::{RawWakerVTable, Waker};
 
 use alloc::borrow::Cow;
-use alloc::boxed::Box;
-use alloc::string::String;
 
 use abi_queue::pages::mode_in_force;
 use abi_queue::{MAXIMUM_WORKERS, Mode, Priority, ProcessPage};
@@ -22,6 +19,7 @@ use crate::call;
 use crate::interrupt;
 use crate::local;
 use crate::lock::Section;
+use crate::names::{Name, Named};
 use crate::observing;
 use crate::preemption;
 use crate::time;
@@ -346,54 +344,13 @@ pub fn spawn_named_at<F>(priority: Priority, name: impl Into<Cow<'static, str>>,
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    let name = match name.into() {
-        Cow::Borrowed(name) => Name::Of(name),
-        Cow::Owned(name) => Name::Made(name.into_boxed_str()),
-    };
-    let for_trace = trace::is_on().then(|| String::from(name.text()));
-    let handle = EXECUTOR.spawn(priority, Named { name, future });
+    let name = Name::from(name.into());
+    let for_trace = trace::is_on().then(|| name.clone());
+    let handle = EXECUTOR.spawn(priority, Named::new(name, future));
     if let Some(name) = for_trace {
-        trace::named(handle.cid().raw(), &name);
+        trace::named(handle.cid().raw(), name.text());
     }
     handle
-}
-
-/// A future of a coroutine with a name, which it tells when await points are looked for. The debugger's commands
-/// (`xtask/gdb/cops.py`) know this layout.
-#[repr(C)]
-struct Named<F> {
-    name: Name,
-    future: F,
-}
-
-/// The name of a coroutine. The debugger's commands read its text's address and length in the second and third word.
-#[repr(u64)]
-enum Name {
-    /// Of the program's constants.
-    Of(&'static str),
-    /// Made while the program runs.
-    Made(Box<str>),
-}
-
-impl Name {
-    fn text(&self) -> &str {
-        match self {
-            Name::Of(text) => text,
-            Name::Made(text) => text,
-        }
-    }
-}
-
-impl<F: Future> Future for Named<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        if observing::is_answering() {
-            observing::note_name(self.name.text());
-        }
-        // SAFETY: the future is pinned as the whole is: nothing moves it out, and there is no `Drop`.
-        unsafe { self.map_unchecked_mut(|named| &mut named.future) }.poll(context)
-    }
 }
 
 /// Returns the cid of the calling coroutine.
@@ -545,11 +502,15 @@ pub(crate) fn has_more_important(worker: usize) -> bool {
     running != 0 && ready & better != 0
 }
 
-/// Tells the panic handler where it is.
+/// Answers to the panic handler's questions.
 #[cfg(target_os = "none")]
-pub(crate) fn place() -> unix::panic::Place {
-    unix::panic::Place { coroutine: EXECUTOR.current().map(Cid::raw), stack_top: local::current().stack_top.get() }
-}
+pub(crate) static FOR_PANICS: unix::panic::Coroutines = unix::panic::Coroutines {
+    current: || EXECUTOR.current().map(Cid::raw),
+    write_name: |cid, writer| {
+        crate::names::without_waiting(cid).map_or(Ok(()), |name| write!(writer, " {:?}", name.text()))
+    },
+    stack_top: || local::current().stack_top.get(),
+};
 
 /// Priority of coroutines made by [`coroutine_run`] without one.
 static DEFAULT_PRIORITY: AtomicU64 = AtomicU64::new(Priority::DEFAULT.number() as u64);

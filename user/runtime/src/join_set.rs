@@ -146,8 +146,23 @@ impl<T: Send + 'static> JoinSet<T> {
         name: impl Into<Cow<'static, str>>,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Cid {
+        self.spawn_named_at(crate::current_priority(), name, future)
+    }
+
+    /// Makes a coroutine of the set with a priority and a name for people, as [`crate::spawn_named_at`] does.
+    ///
+    /// # Panics
+    ///
+    /// As [`crate::spawn`].
+    #[track_caller]
+    pub fn spawn_named_at(
+        &mut self,
+        priority: Priority,
+        name: impl Into<Cow<'static, str>>,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Cid {
         let report = self.0.report();
-        self.keep(crate::spawn_named(name, reporting(future, report)))
+        self.keep(crate::spawn_named_at(priority, name, reporting(future, report)))
     }
 
     fn keep(&mut self, handle: JoinHandle<()>) -> Cid {
@@ -307,8 +322,26 @@ impl Scope {
     where
         F: Future<Output: Send> + Send + 'static,
     {
+        self.spawn_named_at(crate::current_priority(), name, future)
+    }
+
+    /// Makes a coroutine of the scope with a priority and a name for people, as [`crate::spawn_named_at`] does.
+    ///
+    /// # Panics
+    ///
+    /// As [`crate::spawn`].
+    #[track_caller]
+    pub fn spawn_named_at<F>(
+        &self,
+        priority: Priority,
+        name: impl Into<Cow<'static, str>>,
+        future: F,
+    ) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
         let (number, future) = self.include(future);
-        self.started(number, crate::spawn_named(name, future))
+        self.started(number, crate::spawn_named_at(priority, name, future))
     }
 
     /// Adds a coroutine that will run the future; returns its number and its code.

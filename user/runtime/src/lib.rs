@@ -103,6 +103,7 @@ pub mod logging;
 #[doc(hidden)]
 pub mod macros;
 mod meeting;
+mod names;
 pub mod net;
 mod observing;
 pub mod preemption;

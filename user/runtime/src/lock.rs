@@ -150,6 +150,13 @@ impl<T> Lock<T> {
         let section = Section::begin();
         Guard { value: self.0.lock(), _section: section }
     }
+
+    /// Takes the lock if it is free.
+    #[cfg(target_os = "none")]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let section = Section::begin();
+        Some(Guard { value: self.0.try_lock()?, _section: section })
+    }
 }
 
 /// Proof that the lock is held; dropping it releases the lock.

@@ -28,6 +28,7 @@ use crate::executor::{self, executor};
 use crate::interrupt;
 use crate::local;
 use crate::lock::Lock;
+use crate::names::{self, Name};
 
 /// Largest number of callers that are kept of an await point, and of coroutines that are named for one.
 const MOST_CALLERS: usize = 32;
@@ -40,7 +41,7 @@ static BUSY: AtomicBool = AtomicBool::new(false);
 
 static OBSERVER: Observer = Observer { waits: note_wait, forgets: note_same_wait };
 
-static NOTES: Lock<Notes> = Lock::new(Notes { points: Vec::new(), continued: BTreeSet::new(), names: BTreeMap::new() });
+static NOTES: Lock<Notes> = Lock::new(Notes { points: Vec::new(), continued: BTreeSet::new() });
 
 /// Moment at which a request has first found each coroutine in its present wait.
 static KNOWN_SINCE: Lock<BTreeMap<u64, u64>> = Lock::new(BTreeMap::new());
@@ -51,8 +52,6 @@ struct Notes {
     points: Vec<(u64, AwaitPoint)>,
     /// Coroutines that have waited since the last request.
     continued: BTreeSet<u64>,
-    /// Names of coroutines that have one.
-    names: BTreeMap<u64, Box<str>>,
 }
 
 /// The innermost future of a wait, with the functions that led there.
@@ -115,7 +114,7 @@ async fn end(counts: [usize; State::Suspended as usize + 1]) {
     executor().observe(None);
     // This poll's own waker still reports.
     coroutine::yield_now().await;
-    let Notes { points, continued, names } = core::mem::take(&mut *NOTES.lock());
+    let Notes { points, continued } = core::mem::take(&mut *NOTES.lock());
     let waiting: Vec<u64> = points.iter().map(|(cid, _)| *cid).collect();
     let known_since = renew(&mut KNOWN_SINCE.lock(), &waiting, &continued, crate::time::now_ns());
     let count = |state: State| counts[state as usize];
@@ -132,7 +131,7 @@ async fn end(counts: [usize; State::Suspended as usize + 1]) {
     for (point, cids) in grouped(points) {
         let mut printer = unix::print::Printer::new(2);
         let waited_ns = |cid| now.saturating_sub(known_since.get(&cid).copied().unwrap_or(now));
-        let _ = describe(&mut printer, &cids, &names, waited_ns);
+        let _ = describe(&mut printer, &cids, names::of, waited_ns);
         let _ = callers::write(&mut printer, point.pc, &mut point.candidates.iter().copied());
         let _ = printer.write_str("\n");
         printer.flush();
@@ -175,14 +174,14 @@ fn grouped(mut points: Vec<(u64, AwaitPoint)>) -> Vec<(AwaitPoint, Vec<u64>)> {
 fn describe(
     writer: &mut dyn Write,
     cids: &[u64],
-    names: &BTreeMap<u64, Box<str>>,
+    name: impl Fn(u64) -> Option<Name>,
     waited_ns: impl Fn(u64) -> u64,
 ) -> core::fmt::Result {
     writer.write_str(if cids.len() == 1 { "coroutine" } else { "coroutines" })?;
     for cid in cids.iter().take(MOST_NAMED) {
         write!(writer, " {cid:#x}")?;
-        if let Some(name) = names.get(cid) {
-            write!(writer, " {name:?}")?;
+        if let Some(name) = name(*cid) {
+            write!(writer, " {:?}", name.text())?;
         }
         if let Ok(priority) = executor().priority(Cid::from_raw(*cid)) {
             write!(writer, " (priority {})", priority.number())?;
@@ -209,27 +208,10 @@ fn note_wait(cid: u64) {
     }
 }
 
-/// Returns whether a request is being answered.
-#[inline]
-pub(crate) fn is_answering() -> bool {
-    BUSY.load(Ordering::Relaxed)
-}
-
-/// Notes the name of the running coroutine.
-#[cold]
-pub(crate) fn note_name(name: &str) {
-    let Some(cid) = executor::current_or_none() else { return };
-    let name = name.into();
-    let mut notes = NOTES.lock();
-    if notes.names.len() < MOST_NOTES {
-        notes.names.insert(cid.raw(), name);
-    }
-}
-
 /// Notes that a waker of an earlier request is dropped. In a poll of its own coroutine, which is observed, it was kept
 /// until now.
 fn note_same_wait(cid: u64) {
-    if is_answering() && executor::current_or_none().is_some_and(|current| current.raw() == cid) {
+    if BUSY.load(Ordering::Relaxed) && executor::current_or_none().is_some_and(|current| current.raw() == cid) {
         NOTES.lock().continued.insert(cid);
     }
 }
@@ -268,7 +250,7 @@ mod tests {
         executor::waker_for_tests(Cid::from_raw(1));
         let text = |cids: &[u64], waited| {
             let mut text = String::new();
-            describe(&mut text, cids, &[(7, "\u{1b}server".into())].into(), |_| waited).unwrap();
+            describe(&mut text, cids, |cid| (cid == 7).then_some(Name::Of("\u{1b}server")), |_| waited).unwrap();
             text
         };
         assert_eq!(text(&[7], 0), "coroutine 0x7 \"\\u{1b}server\" waits, first seen now: ");

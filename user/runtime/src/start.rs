@@ -92,7 +92,7 @@ fn prepare() -> Result<(), &'static str> {
     // First: the heap uses the worker's block.
     crate::local::enter_first();
     #[cfg(target_os = "none")]
-    unix::panic::set_place(executor::place);
+    unix::panic::set_coroutines(&executor::FOR_PANICS);
     #[cfg(feature = "std")]
     end_at_panics();
     let address = |key| unix::start::auxiliary_value(key).filter(|address| *address != 0);
