@@ -44,7 +44,7 @@ def bytes_at(address, length):
         before.switch()
     if is_core():
         raise gdb.GdbError("the core file does not have the memory at %#x" % address)
-    raise gdb.GdbError("no hart has memory at %#x now: the program does not run" % address)
+    raise gdb.GdbError("no hart has memory at %#x now: the program does not run, or has not used it yet" % address)
 
 
 def word(address, length=8):

@@ -20,8 +20,15 @@ pub const CONTAINED_PROGRAMS: &str = "COPS_CONTAINED_PROGRAMS";
 /// Links the package's binaries as programs of the Unix-like kernel: position-independent executables that relocate
 /// themselves.
 pub fn program() {
-    script("../runtime/program.ld", &["-pie", "--no-dynamic-linker", "-znotext", "--pack-dyn-relocs=relr"]);
+    script(
+        "../runtime/program.ld",
+        &["-pie", "--no-dynamic-linker", "-znotext", "--pack-dyn-relocs=relr", NOWHERE_FOR_DEBUGGERS],
+    );
 }
+
+/// Gives functions that were left out the last address in debug information. By itself the linker gives them the first,
+/// at which a position-independent program's own code begins, and debuggers take them for it.
+const NOWHERE_FOR_DEBUGGERS: &str = "-zdead-reloc-in-nonalloc=.debug_*=0xffffffffffffffff";
 
 /// Links the package's binaries as root tasks or servers of the microkernel.
 pub fn root_task() {
