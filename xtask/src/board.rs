@@ -99,6 +99,9 @@ pub struct Qemu {
     /// Arguments for each disk.
     #[serde(default)]
     disk: Vec<String>,
+    /// Arguments for a folder of this host.
+    #[serde(default)]
+    share: Vec<String>,
     /// Arguments for firmware in flash memory.
     #[serde(default)]
     flash: Vec<String>,
@@ -209,6 +212,8 @@ pub struct Configuration {
     pub gdb_port: Option<u16>,
     /// Images of the machine's disks, the first one's first.
     pub disks: Vec<PathBuf>,
+    /// A folder of this host that the machine sees.
+    pub share: Option<PathBuf>,
     /// Firmware in flash memory, which starts the kernel: its code, and a copy of its variables.
     pub flash: Option<[PathBuf; 2]>,
 }
@@ -401,12 +406,16 @@ impl Board {
             let values = [("{disk}", image), ("{number}", number.to_string())];
             self.qemu.disk.iter().map(move |argument| substitute(argument, &values))
         });
+        let share = configuration.share.iter().flat_map(|folder| {
+            let values = [("{folder}", folder.to_string_lossy().replace(',', ",,"))];
+            self.qemu.share.iter().map(move |argument| substitute(argument, &values))
+        });
         let flash = configuration.flash.iter().flat_map(|[code, variables]| {
             let quoted = |file: &Path| file.to_string_lossy().replace(',', ",,");
             let values = [("{code}", quoted(code)), ("{variables}", quoted(variables))];
             self.qemu.flash.iter().map(move |argument| substitute(argument, &values))
         });
-        all.map(|argument| substitute(argument, &values)).chain(disks).chain(flash).collect()
+        all.map(|argument| substitute(argument, &values)).chain(disks).chain(share).chain(flash).collect()
     }
 }
 
@@ -522,6 +531,7 @@ mod tests {
             flash: None,
             gdb_port: None,
             disks: Vec::new(),
+            share: None,
         }
     }
 
@@ -578,6 +588,15 @@ mod tests {
             ["file=/a dir/first,,{disk}.img,if=none,format=raw,id=disk0", "file=second,if=none,format=raw,id=disk1"]
         );
         assert!(value_of(&arguments, "-device").contains(&"virtio-blk-device,drive=disk1"));
+    }
+
+    #[test]
+    fn a_folder_is_given_to_the_machine() {
+        assert!(value_of(&board().arguments(&configuration()), "-fsdev").is_empty());
+        let arguments = board().arguments(&Configuration { share: Some("/a,b".into()), ..configuration() });
+        let [folder] = value_of(&arguments, "-fsdev")[..] else { panic!("one folder") };
+        assert!(folder.starts_with("local,id=share,path=/a,,b,security_model=none"), "{folder}");
+        assert!(value_of(&arguments, "-device").contains(&"virtio-9p-device,fsdev=share,mount_tag=host"));
     }
 
     #[test]

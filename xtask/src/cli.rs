@@ -89,6 +89,12 @@ impl Arguments {
         {
             bail!("the board `{}` has no disks: leave out --disk and --core", board.name);
         }
+        if let Command::Run(run) = &self.command
+            && board.lacks.contains(&Equipment::Disk)
+            && run.boot.share.is_some()
+        {
+            bail!("the board `{}` cannot be given a folder: leave out --share", board.name);
+        }
         board.check(self.command.machine(), harts, memory)
     }
 }
@@ -523,6 +529,9 @@ pub struct Boot {
     /// the next one `/dev/vdb`.
     #[arg(long = "disk", value_name = "IMAGE")]
     pub disks: Vec<PathBuf>,
+    /// Show the machine a folder of this host at `/host`, which it reads and writes.
+    #[arg(long, value_name = "FOLDER")]
+    pub share: Option<PathBuf>,
     /// Forward a TCP port of this host to one of the machine; may be repeated.
     #[arg(long, value_name = "HOST:GUEST", value_parser = crate::guest::forward)]
     pub forward: Vec<crate::guest::Forward>,
@@ -532,11 +541,11 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// Gives a machine its disks and its forwarded ports.
+    /// Gives a machine its disks, its folder of this host and its forwarded ports.
     ///
     /// # Errors
     ///
-    /// An image is not there, or has no whole sectors.
+    /// An image is not there, or has no whole sectors; the folder is none.
     pub fn connect(&self, configuration: &mut Configuration) -> Result<()> {
         configuration.forwards = self.forward.clone();
         for image in &self.disks {
@@ -547,6 +556,12 @@ impl Boot {
                 bail!("{} is no disk image: its size is not a multiple of 512 bytes, or 0", image.display());
             }
             configuration.disks.push(std::path::absolute(image)?);
+        }
+        if let Some(folder) = &self.share {
+            if !folder.is_dir() {
+                bail!("--share {0}: there is no such folder; make it by: mkdir {0}", folder.display());
+            }
+            configuration.share = Some(std::path::absolute(folder)?);
         }
         Ok(())
     }
@@ -875,6 +890,7 @@ mod tests {
             ("demo --machine aia", "has no machine `aia`"),
             ("run --disk image", "has no disks"),
             ("run --core", "has no disks"),
+            ("run --share folder", "cannot be given a folder"),
             ("demo --kernel micro", "drives virtio alone"),
         ] {
             assert!(check(words).is_err_and(|error| error.contains(expected)), "{words}");

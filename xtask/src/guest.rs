@@ -508,6 +508,7 @@ mod tests {
                 clock: Clock::Host,
                 gdb_port: None,
                 disks: Vec::new(),
+                share: None,
                 flash: None,
             };
             loop {

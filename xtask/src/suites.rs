@@ -618,6 +618,7 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
                 parts.push(on_one_hart.part(name, run));
             }
             "power cut" => short.push(on_all_harts.part(name, Boots::power_cut)),
+            HOST_FOLDER => short.push(on_all_harts.part(name, Boots::host_folder)),
             POWER_CUTS_OF_A_VOLUME => short.push(on_all_harts.part(name, Boots::volume_cuts)),
             RANDOM_CUTS => short.push(on_all_harts.part(name, Boots::random_cuts)),
             ROOT_ON_A_DISK | ROOT_BEHIND_PCI => short.extend(roots(boots, arguments, name)),
@@ -997,9 +998,10 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 19] = [
+const PARTS: [&str; 20] = [
     FAILING_ALLOCATIONS,
     "power cut",
+    HOST_FOLDER,
     POWER_CUTS_OF_A_VOLUME,
     RANDOM_CUTS,
     ROOT_ON_A_DISK,
@@ -1057,6 +1059,9 @@ const BEHIND_PCI: [&str; 4] = ["ext4::", "network::", "random::", "file::vectors
 /// Bytes of a disk that is the root.
 const ROOT_SIZE: u64 = 128 << 20;
 
+/// The part with a folder of this host.
+const HOST_FOLDER: &str = "folder of the host";
+
 /// The part with failing allocations.
 const FAILING_ALLOCATIONS: &str = "failing allocations";
 
@@ -1073,6 +1078,7 @@ fn unsuited(board: &Board, part: &str) -> Option<String> {
         "power cut" | POWER_CUTS_OF_A_VOLUME | RANDOM_CUTS | ROOT_ON_A_DISK if lacks(board::Equipment::Disk) => {
             Some("the board has no disk".into())
         }
+        HOST_FOLDER if lacks(board::Equipment::Disk) => Some("the board cannot be given a folder".into()),
         "profile" if lacks(board::Equipment::FirstHart) => Some("the board's first hart runs no kernel".into()),
         "bundle" | "boot loader" | "EFI of U-Boot" | "EFI of EDK2" | ROOT_BEHIND_PCI if !board.is_default() => {
             Some(format!("it is for the board {}", Board::DEFAULT))
@@ -1363,6 +1369,60 @@ impl Boots<'_> {
         boot("write-disk", "lasting")?;
         boot("check-disk", "the bytes are there")?;
         show("what the disk had made lasting was there after the power was cut off");
+        Ok((Tally::PASSED, Vec::new()))
+    }
+
+    /// Gives a machine a folder of this host, which both change.
+    fn host_folder(&self, log: &Path, show: Show) -> Found {
+        let folder = log.with_extension("folder");
+        let _ = std::fs::remove_dir_all(&folder);
+        let below = folder.join("below");
+        std::fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
+        std::fs::write(folder.join("given"), "by the host")?;
+        std::os::unix::fs::symlink("../given", below.join("link"))?;
+        let program = self.products.files.iter().find(|(name, _)| name == PROGRAM);
+        let (_, program) = program.context("the suite's program was not built")?;
+        std::fs::copy(program, folder.join("program"))?;
+        let command_line = command_line(PROGRAM, &["--act", "use-share"].map(String::from))?;
+        let mut configuration = self.context.configuration(&self.products, &self.machine, command_line);
+        configuration.share = Some(folder.clone());
+        let board = &self.context.board;
+        let mut guest = Guest::start(&self.toolchain.qemu, board, &configuration, log, Echo::LogOnly)?;
+        let said = |line: &str| line.starts_with("the folder is").then(|| line.to_string());
+        let line = "the host may change it";
+        let early =
+            guest.wait_for(
+                line,
+                SILENCE_LIMIT,
+                |printed| {
+                    if printed == line { Some(None) } else { said(printed).map(Some) }
+                },
+            )?;
+        if let Some(wrong) = early {
+            bail!("{wrong}");
+        }
+        let large = std::fs::read(folder.join("made/large"))?;
+        if large.len() != 200_003 || &large[100_000..100_007] != b"changed" || large[5000] != 0xee {
+            bail!("the file of the machine has other bytes on this host");
+        }
+        std::fs::write(folder.join("given"), "other bytes, and more of them")?;
+        std::fs::write(folder.join("being-made"), "changed by the host")?;
+        std::fs::rename(folder.join("being-made"), folder.join("answer"))?;
+        let outcome = guest.wait_for("the folder is right", SILENCE_LIMIT, said)?;
+        if outcome != "the folder is right" {
+            bail!("{outcome}");
+        }
+        guest.end();
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder.join("made"))? {
+            names.push(entry?.file_name());
+        }
+        names.sort();
+        if names != ["large", "replaced"] {
+            bail!("the folder has other names on this host: {names:?}");
+        }
+        std::fs::remove_dir_all(&folder)?;
+        show("machine and host saw each other's changes of a folder");
         Ok((Tally::PASSED, Vec::new()))
     }
 
@@ -1783,7 +1843,13 @@ impl Boots<'_> {
     fn core_of_debian(&self, log: &Path, show: Show) -> Found {
         in_own_directory("core", |directory| {
             let scheduling = cli::Scheduling::default();
-            let boot = cli::Boot { machine: self.machine.clone(), disks: Vec::new(), forward: Vec::new(), scheduling };
+            let boot = cli::Boot {
+                machine: self.machine.clone(),
+                disks: Vec::new(),
+                share: None,
+                forward: Vec::new(),
+                scheduling,
+            };
             let command = ["bash", "-c", "kill -SEGV $$"].map(String::from).to_vec();
             let arguments = cli::LinuxRun { packages: vec!["bash".into()], command, core: true, limit: None, boot };
             let prepared = LinuxMachine::prepare(self.context, &arguments, directory)?;
@@ -2133,7 +2199,7 @@ mod tests {
     fn parts_that_need_what_a_board_lacks_are_skipped_with_a_reason() {
         let skipped = |name: &str| PARTS.into_iter().filter(|part| unsuited(&board(name), part).is_some()).count();
         assert_eq!(skipped("qemu-virt"), 0);
-        assert_eq!((skipped("sifive-u"), skipped("icicle")), (10, 10));
+        assert_eq!((skipped("sifive-u"), skipped("icicle")), (11, 11));
         assert_eq!(unsuited(&board("icicle"), "power cut").as_deref(), Some("the board has no disk"));
         assert_eq!(unsuited(&board("icicle"), "restart"), None);
         let tally = Tally { passed: 3, failed: 0, skipped: 2 };

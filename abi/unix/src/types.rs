@@ -718,6 +718,8 @@ pub mod mounting {
     pub const PROC_MAGIC: u64 = 0x9fa0;
     /// Number of ext4.
     pub const EXT4_MAGIC: u64 = 0xef53;
+    /// `magic` of a folder of the host, by 9P.
+    pub const HOST_MAGIC: u64 = 0x0102_1997;
     /// Number of pipes.
     pub const PIPE_MAGIC: u64 = 0x5049_5045;
     /// Number of sockets.
@@ -787,6 +789,9 @@ pub mod open {
     pub const NOCTTY: u32 = 0o400;
     pub const TRUNC: u32 = 0o1000;
     pub const APPEND: u32 = 0o2000;
+    pub const DSYNC: u32 = 0o10000;
+    pub const DIRECT: u32 = 0o40000;
+    pub const SYNC: u32 = 0o4_010_000;
     pub const NONBLOCK: u32 = 0o4000;
     pub const ASYNC: u32 = 0o20000;
     pub const DIRECTORY: u32 = 0o200000;

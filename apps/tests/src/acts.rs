@@ -158,6 +158,7 @@ pub async fn act(name: &str, argument: Option<&str>) -> i32 {
         }
         "storm-volume" => crate::storm::act(bytes(argument) as u64),
         "use-disk" | "write-disk" | "check-disk" => crate::disk::act(name).await,
+        "use-share" => crate::share::act().await,
         "touch" => touch(bytes(argument)),
         "orphan" => orphan().await,
         "execute-other" => execute_other(),

@@ -46,6 +46,7 @@ mod relay;
 mod ring;
 mod scheduling;
 mod server;
+mod share;
 mod shell;
 mod signals;
 mod storm;

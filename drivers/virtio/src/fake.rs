@@ -252,6 +252,15 @@ impl Device {
         device
     }
 
+    /// A folder that answers at once or not.
+    pub fn folder(version: u32, features: u64, at_once: bool) -> Device {
+        let common = if version == 1 { ANY_LAYOUT } else { MODERN };
+        let features = features | common | INDIRECT;
+        let device = Device::new(Model { kind: 9, version, features, largest_queue: 128 }, 1);
+        device.0.borrow_mut().disk.at_once = at_once;
+        device
+    }
+
     /// Ends a request that waits, in whatever order.
     pub fn end_one(&self, place: usize) {
         let mut state = self.0.borrow_mut();
@@ -348,7 +357,7 @@ impl State {
                 self.arena.put(address, &vec![0x5a; length as usize]);
                 self.finish(0, head, length);
             }
-        } else if self.model.kind == 2 {
+        } else if self.model.kind == 2 || self.model.kind == 9 {
             self.take_requests();
         } else if queue == 1 {
             while let Some((head, address, length, flags)) = self.next(1) {
@@ -389,6 +398,9 @@ impl State {
 
     /// Carries a request out as a disk with a cache does.
     fn carry_out(&mut self, chain: &Chain) {
+        if self.model.kind == 9 {
+            return self.answer(chain);
+        }
         let [(header, 16, 0), data @ .., (status, 1, 2)] = &chain.parts[..] else {
             panic!("a request has a header and a status: {chain:?}");
         };
@@ -428,6 +440,18 @@ impl State {
         }
         self.arena.put(*status, &[outcome]);
         self.finish(0, chain.head, written);
+    }
+
+    /// Answers a message with its bytes from the last one on, after a header.
+    fn answer(&mut self, chain: &Chain) {
+        let [(message, length, 0), (answer, room, 2)] = chain.parts[..] else {
+            panic!("a message has room for an answer: {chain:?}");
+        };
+        let mut bytes = vec![9; 7];
+        bytes.extend(self.arena.get(message, length as usize).into_iter().rev());
+        bytes.truncate(room as usize);
+        self.arena.put(answer, &bytes);
+        self.finish(0, chain.head, bytes.len() as u32);
     }
 
     fn write(&mut self, offset: usize, value: u32) {
@@ -528,6 +552,9 @@ impl State {
         if self.model.kind == 2 {
             let capacity = (self.disk.contents.len() / 512) as u64;
             return [&capacity.to_le_bytes()[..], &self.disk.configuration].concat()[offset];
+        }
+        if self.model.kind == 9 {
+            return b"\x04\0host\0\0"[offset];
         }
         match offset {
             0..6 => self.address[offset],

@@ -1,4 +1,4 @@
-//! Virtio devices over memory-mapped registers: network, disk and entropy.
+//! Virtio devices over memory-mapped registers: network, disk, entropy, and folders of the host.
 //!
 //! A driver is a value over two things that its owner provides: the device's [`Registers`](drivers::Registers) and
 //! [`Memory`] that the device can reach. It never waits: requests are put into a queue, and finished ones are taken out
@@ -30,6 +30,9 @@ mod checksum;
 mod entropy;
 #[cfg(test)]
 mod fake;
+mod folder_device;
+#[cfg(test)]
+mod folder_tests;
 mod mmio;
 mod network_device;
 mod pci;
@@ -41,6 +44,7 @@ mod transport;
 pub use block_device::{Data, Disk, Ended, MOST_PARTS, Request, RequestError, SECTOR, Ticket};
 pub use drivers::Memory;
 pub use entropy::Entropy;
+pub use folder_device::{Folder, LONGEST_MESSAGE};
 pub use network_device::{LinkStatus, Network, NetworkCounters};
 pub use pci::kind as kind_of_function;
 pub use transport::{Acknowledger, Interrupt, Kind, Transport};

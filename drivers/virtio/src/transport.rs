@@ -44,6 +44,8 @@ pub enum Kind {
     Block,
     /// A source of random numbers.
     Entropy,
+    /// A folder of the host, by 9P.
+    Folder,
     /// Another device, by its number in virtio 1.2 section 5.
     Other(u32),
 }
@@ -56,6 +58,7 @@ impl Kind {
             1 => Kind::Network,
             2 => Kind::Block,
             4 => Kind::Entropy,
+            9 => Kind::Folder,
             number => Kind::Other(number),
         }
     }

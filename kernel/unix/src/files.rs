@@ -17,6 +17,7 @@ pub(crate) mod file;
 pub(crate) mod file_events;
 pub(crate) mod gathered;
 pub(crate) mod generated;
+pub(crate) mod host_folder;
 pub(crate) mod job_control;
 pub(crate) mod keyed;
 pub(crate) mod line_discipline;

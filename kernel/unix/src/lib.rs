@@ -40,6 +40,7 @@ use hal_api::{Machine as _, Status};
 use platform::{Machine, Platform, println};
 
 use crate::asynchronous::user_interrupts;
+use crate::files::host_folder;
 use crate::files::machine_end::{self, MachineEnd};
 use crate::files::mounts::{self, AtStart};
 use crate::files::tree::{self, DeviceTree};
@@ -103,6 +104,10 @@ async fn begin(line: &str, path: &str, arguments: Vec<Vec<u8>>) -> Result<(), St
             mounted.map_err(|error| format!("cannot mount /proc: {error}"))?;
         }
     }
+    if let Err(error) = mounts::mount_host_at_start().await {
+        // A machine that starts can be mended.
+        println!("the host's folder is not mounted at {}: {error}", host_folder::PLACE_AT_START);
+    }
     let started = program::start_first(path, arguments).await;
     started.map_err(|error| {
         format!("cannot start {path}: {error}; name another program with init=PATH on the boot command line")
@@ -127,6 +132,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     user_interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));
     files::disk::start(platform);
+    host_folder::start(platform);
     let device_tree = match root::named_by(platform.arguments) {
         Some(_) => DeviceTree::Own,
         None => DeviceTree::OfArchive,

@@ -202,6 +202,11 @@ pub struct Unlinked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListingPlace(ListingCursor);
 
+impl ListingPlace {
+    /// The beginning of any directory.
+    pub const START: ListingPlace = ListingPlace(ListingCursor::Start);
+}
+
 /// A name of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {

@@ -133,8 +133,7 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
             (devices::kind_of(process, flags, mount, file)?, access)
         }
         Opened::OnVolume(node, mount) => {
-            let appends = options.writes == Writes::AtEnd;
-            let file = VolumeFile::open(node, mount, options.access, appends, &process.account)?;
+            let file = VolumeFile::open(node, mount, options.access, flags, &process.account)?;
             (Box::new(file) as Box<dyn FileOperations>, options.access)
         }
         Opened::Generated(entry, mount) => {

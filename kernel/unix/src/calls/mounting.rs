@@ -38,9 +38,10 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
         read_text(&call, text)?;
     }
     let target = read_path_from_here(&call, 1)?;
-    let is_volume = flags & (OTHERS | flag::REMOUNT | flag::PRIVATE) == 0
-        && call.address(2) != 0
-        && mounts::is_volume(&read_text(&call, 2)?);
+    let is_volume = flags & (OTHERS | flag::REMOUNT | flag::PRIVATE) == 0 && call.address(2) != 0 && {
+        let kind = read_text(&call, 2)?;
+        mounts::is_volume(&kind) || mounts::is_host(&kind)
+    };
     if is_volume {
         let source = read_text(&call, 0)?;
         if source.is_empty() {
@@ -98,6 +99,12 @@ fn mount_volume(
         }
     };
     let at = parts.at.clone();
+    if parts.device.is_none() && mounts::is_host(&read_text(call, 2)?) {
+        // Its source is the name of a folder, and no path.
+        parts.device = Some(at.clone());
+        let (name, options) = (read_text(call, 0)?, read_text(call, 4)?);
+        return Err(source.wait_for(mounts::begin_folder(&at, &name, flags, &options, (account, payer))?));
+    }
     if parts.device.is_none() {
         let device = source.look_up(LastLink::Follow)?;
         parts.device = Some(device.clone());

@@ -41,9 +41,10 @@ use spin::{Mutex, Once, RwLock, RwLockWriteGuard};
 use crate::files::disk;
 use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Walked};
+use crate::files::host_folder;
 use crate::files::tree::{errno_of, made_by};
 use crate::files::volume::{
-    MEMORY_OF_A_NODE, MountedVolume, PathOnVolume, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission,
+    MEMORY_OF_A_NODE, MountedVolume, PathOnVolume, Source, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission,
 };
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::identity::{self, Whom};
@@ -99,8 +100,11 @@ const DEVTMPFS: Kind = Kind { name: b"devtmpfs", magic: mounting::TMPFS_MAGIC, m
 /// Volumes on disks, as Linux has them.
 const EXT4: Kind = Kind { name: b"ext4", magic: mounting::EXT4_MAGIC, make: None };
 
+/// Folders of the host.
+const HOST: Kind = Kind { name: b"9p", magic: mounting::HOST_MAGIC, make: None };
+
 /// The kinds of file systems.
-const KINDS: &[&Kind] = &[&TMPFS, &PROC, &EXT4];
+const KINDS: &[&Kind] = &[&TMPFS, &PROC, &EXT4, &HOST];
 
 /// Returns the size of a tree for which none was chosen.
 pub(crate) fn default_size() -> u64 {
@@ -1397,6 +1401,82 @@ pub(crate) fn is_volume(kind: &[u8]) -> bool {
     kind == EXT4.name
 }
 
+/// Whether this is the name of the kind of folders of the host.
+pub(crate) fn is_host(kind: &[u8]) -> bool {
+    kind == HOST.name
+}
+
+/// Begins to mount a folder of the host on a directory. The errors are those of [`begin_volume`]; `ENOENT` if there is
+/// no folder of this name, as on Linux.
+pub(crate) fn begin_folder(
+    at: &Place,
+    name: &[u8],
+    flags: u32,
+    options: &[u8],
+    (account, payer): (&Arc<Account>, u32),
+) -> Result<VolumeSubmission, Errno> {
+    parse_host_options(options)?;
+    require_directory(at)?;
+    let folder = host_folder::find(name).ok_or(Errno::ENOENT)?;
+    MountedVolume::begin(Source::Folder(folder), access_of(flags), account, payer)
+}
+
+/// Checks the options of a folder of the host: the ones that say what is so anyhow, and sizes of messages, which are
+/// chosen here. `EINVAL` for others.
+fn parse_host_options(options: &[u8]) -> Result<(), Errno> {
+    let is_known = |option: &[u8]| {
+        matches!(option, b"" | b"trans=virtio" | b"version=9p2000.L" | b"cache=none" | b"access=any" | b"access=client")
+            || option.starts_with(b"msize=")
+    };
+    if options.split(|byte| *byte == b',').all(is_known) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Fails if a volume cannot be mounted there.
+fn require_directory(at: &Place) -> Result<(), Errno> {
+    if at.node.kind() != FileKind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    if *at == root() {
+        return Err(Errno::EBUSY);
+    }
+    Ok(())
+}
+
+fn access_of(flags: u32) -> ext4::Access {
+    if flags & flag::READ_ONLY != 0 { ext4::Access::Read } else { ext4::Access::Write }
+}
+
+/// Mounts the folder of the host that is for it when the machine starts, if there is one: on its directory, which is
+/// made where files are in memory.
+///
+/// # Cancellation
+/// Nothing is mounted.
+pub(crate) async fn mount_host_at_start() -> Result<(), Errno> {
+    let Some(folder) = host_folder::find(host_folder::NAME_AT_START) else { return Ok(()) };
+    let (account, path) = (Account::first(), host_folder::PLACE_AT_START.as_bytes());
+    if let Node::Stored(top) = root().node {
+        let owner: Arc<dyn Owner> = account.clone();
+        match root_mount().tree().make_directory(top.seen_by(None), path, 0o755, made_by(&owner)) {
+            Ok(_) | Err(Error::AlreadyExists) => {}
+            Err(error) => return Err(errno_of(error)),
+        }
+    }
+    let at = Path::new(root(), path.to_vec(), 0).paid_by(account).find(LastLink::Follow).await?;
+    require_directory(&at)?;
+    let begun = MountedVolume::begin(Source::Folder(folder), ext4::Access::Write, account, 0)?;
+    let VolumeAnswer::Mounted(volume) = begun.answer().await? else { return Err(Errno::EIO) };
+    let root = async { volume.submit(account, 0, VolumeRequest::Root)?.answer().await };
+    let put = match root.await {
+        Ok(VolumeAnswer::File(root, _)) => {
+            let (flags, source) = (flag::NO_SET_USER | flag::NO_DEVICES, host_folder::NAME_AT_START.to_vec());
+            put_volume(at, root, flags, source, account)
+        }
+        Ok(_) => Err(Errno::EIO),
+        Err(error) => Err(error),
+    };
+    put.inspect_err(|_| volume.end())
+}
+
 /// Begins to mount a volume of a disk, whose node this is, on a directory; or ends to do so, with the root directory of
 /// the volume. The errors are those of [`mount`]; `ENOTBLK` if it is no disk, `EBUSY` if its volume is mounted.
 pub(crate) fn begin_volume(
@@ -1409,20 +1489,15 @@ pub(crate) fn begin_volume(
     if Options::parse(options)? != Options::default() {
         return Err(Errno::EINVAL);
     }
-    if at.node.kind() != FileKind::Directory {
-        return Err(Errno::ENOTDIR);
-    }
-    if *at == root() {
-        return Err(Errno::EBUSY);
-    }
+    require_directory(at)?;
     let device = source.node.stored().and_then(|node| node.block_device()).ok_or(Errno::ENOTBLK)?;
     require_devices(&source.mount)?;
     let disk = disk::all().iter().find(|disk| disk.device() == device).ok_or(Errno::ENXIO)?;
-    let access = if flags & flag::READ_ONLY != 0 { ext4::Access::Read } else { ext4::Access::Write };
+    let access = access_of(flags);
     if access == ext4::Access::Write && disk.is_read_only() {
         return Err(Errno::EACCES);
     }
-    MountedVolume::begin(disk, access, account, payer)
+    MountedVolume::begin(Source::Disk(disk), access, account, payer)
 }
 
 /// Puts a mounted volume into its place.
@@ -1434,7 +1509,8 @@ pub(crate) fn put_volume(
     account: &Arc<Account>,
 ) -> Result<(), Errno> {
     let charge = charge_for(&at, &source, account)?;
-    let mount = Mount::new(&EXT4, Number::take()?, Files::OnVolume(root), (source, Some(charge)));
+    let kind = if root.volume().is_of_host() { &HOST } else { &EXT4 };
+    let mount = Mount::new(kind, Number::take()?, Files::OnVolume(root), (source, Some(charge)));
     put(mount, at, flags)
 }
 

@@ -18,7 +18,7 @@ use ext4::Access;
 use crate::files::disk;
 use crate::files::mounts::{self, AtStart};
 use crate::files::tree;
-use crate::files::volume::{MountedVolume, VolumeAnswer, VolumeRequest};
+use crate::files::volume::{MountedVolume, Source, VolumeAnswer, VolumeRequest};
 use crate::machine::{boot_option, boot_word};
 use crate::process::accounts::Account;
 
@@ -83,7 +83,7 @@ impl RootOnDisk {
         }
         let account = Account::first();
         let mounted = async {
-            match MountedVolume::begin(disk, self.access, account, 0)?.answer().await? {
+            match MountedVolume::begin(Source::Disk(disk), self.access, account, 0)?.answer().await? {
                 VolumeAnswer::Mounted(volume) => volume.submit(account, 0, VolumeRequest::Root)?.answer().await,
                 _ => Err(Errno::EIO),
             }

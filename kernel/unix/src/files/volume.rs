@@ -16,7 +16,7 @@
 //! file without a name ends after its last use, in steps.
 //!
 //! # Failures
-//! A volume whose disk has failed is what it was when it was synchronised last ([`Volume::access`] becomes less then):
+//! A volume whose disk has failed is what it was when it was synchronised last ([`Backing::access`] becomes less then):
 //! names and files that were made since are not there, and their numbers may be those of others. So the coroutine looks
 //! at the access after each operation. If it has become less by itself, every open file is told of the failure, all
 //! names are forgotten, and files in use that are not the same on the volume any more are lost: operations on them fail
@@ -39,8 +39,7 @@ use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use ext4::{
-    Access, AttributeMode, Attributes, Change, Device as _, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage,
-    Volume, kind,
+    Access, AttributeMode, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage, Volume, kind,
 };
 use filesystem::rights::{self, Ownership, Subject, WRITE};
 use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp, Writers};
@@ -52,6 +51,7 @@ use spin::Mutex;
 use tables::Ordered;
 
 use crate::files::disk::{self, Disk};
+use crate::files::host_folder::HostFolder;
 use crate::files::tree;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::identity::{self, Whom};
@@ -59,14 +59,18 @@ use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::{executor, payers, steps};
 use crate::time;
 
+mod backing;
 mod device;
 pub(crate) mod file;
+mod host_files;
 mod loading;
 mod names;
 mod pages;
 mod places;
 
+use backing::Backing;
 use device::{Blocks, WaitsOnStack};
+use host_files::HostFiles;
 use loading::{LoadingRequest, NearRuns};
 use names::KnownNames;
 use pages::{CachedPages, ChangedPiece, Spares};
@@ -78,7 +82,8 @@ const MOST_REQUESTS: usize = 4096;
 /// Number of the root directory.
 const ROOT: u32 = 2;
 /// Bytes that a use of a file takes, with the longest name, which a rename may give it.
-pub(crate) const MEMORY_OF_A_NODE: usize = size_of::<Inode>() + 64 + filesystem::MAX_NAME_LENGTH;
+pub(crate) const MEMORY_OF_A_NODE: usize =
+    size_of::<Inode>() + 64 + filesystem::MAX_NAME_LENGTH + host_files::MEMORY_OF_A_FILE;
 /// Number of files without names that are on a volume, in use or not ended yet, when no other file in use loses its
 /// name. The library looks at all of them for each one that comes or goes.
 const MOST_NAMELESS: usize = 256;
@@ -339,9 +344,48 @@ struct ChangedFiles {
     expires: u64,
 }
 
+/// The place of a volume's files.
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    /// A volume of ext4.
+    Disk(&'static Disk),
+    /// A folder of the host.
+    Folder(&'static HostFolder),
+}
+
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Source::Disk(disk) => disk.name(),
+            Source::Folder(folder) => folder.name(),
+        }
+    }
+
+    /// Whether both are the same, or one is a part of the other.
+    fn overlaps(self, other: Source) -> bool {
+        match (self, other) {
+            (Source::Disk(one), Source::Disk(other)) => one.overlaps(other),
+            (Source::Folder(one), Source::Folder(other)) => core::ptr::eq(one, other),
+            _ => false,
+        }
+    }
+
+    fn disk(self) -> Option<&'static Disk> {
+        match self {
+            Source::Disk(disk) => Some(disk),
+            Source::Folder(_) => None,
+        }
+    }
+
+    /// Returns the number of failures to write that nobody was told of.
+    fn write_errors(self) -> u64 {
+        self.disk().map_or(0, Disk::write_errors)
+    }
+}
+
 /// A mounted volume.
 pub(crate) struct MountedVolume {
-    disk: &'static Disk,
+    source: Source,
     queue: Mutex<Queue>,
     /// The files in use, by their inodes.
     inodes: Mutex<Ordered<Weak<Inode>>>,
@@ -448,19 +492,19 @@ impl MountedVolume {
     /// `EBUSY` if a volume of the disk, of a partition of it or of the disk of this partition is mounted,
     /// `ENOMEM`.
     pub(crate) fn begin(
-        disk: &'static Disk,
+        source: Source,
         access: Access,
         account: &Arc<Account>,
         payer: u32,
     ) -> Result<VolumeSubmission, Errno> {
-        let has_disk = |other: Arc<MountedVolume>| other.disk.overlaps(disk);
+        let has_disk = |other: Arc<MountedVolume>| other.source.overlaps(source);
         // Also for a process that could not pay for another one.
         if all().into_iter().any(has_disk) {
             return Err(Errno::EBUSY);
         }
         let charge = account.charge(Resource::Memory, size_of::<MountedVolume>() + device::MEMORY + names::MEMORY)?;
         let volume = Arc::new(MountedVolume {
-            disk,
+            source,
             queue: Mutex::default(),
             inodes: Mutex::new(Ordered::default()),
             nameless: Mutex::default(),
@@ -476,7 +520,7 @@ impl MountedVolume {
             failures_of_files: AtomicU32::new(0),
             hand: AtomicU32::new(0),
             looks: AtomicUsize::new(0),
-            told_write_errors: AtomicU64::new(disk.write_errors()),
+            told_write_errors: AtomicU64::new(source.write_errors()),
             reservation: time::Reservation::new()?,
             payer: AtomicU32::new(0),
             charged_until: AtomicU64::new(0),
@@ -551,7 +595,12 @@ impl MountedVolume {
 
     /// Returns the name of its disk.
     pub(crate) fn device_name(&self) -> &'static str {
-        self.disk.name()
+        self.source.name()
+    }
+
+    /// Whether its files are those of a folder of the host, which others may change.
+    pub(crate) fn is_of_host(&self) -> bool {
+        matches!(self.source, Source::Folder(_))
     }
 
     /// Whether it must not be changed.
@@ -760,7 +809,7 @@ impl MountedVolume {
 
 /// The volume's coroutine at its work.
 struct Desk<'a, W: WaitsOnStack> {
-    volume: Option<Volume<Blocks<'a, W>>>,
+    volume: Option<Backing<'a, W>>,
     shared: &'a Arc<MountedVolume>,
     /// Files without names and uses that are to be ended, beside those of the list that all share.
     endings: Vec<u32>,
@@ -870,6 +919,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
         self.find_runs(&job.request);
         let answer = self.act(job);
+        if let Some(volume) = &mut self.volume {
+            volume.let_unused_go();
+        }
         self.near = NearRuns::default();
         // Also after a failure, before which something may have changed.
         self.look_at_changes(&job.request);
@@ -881,7 +933,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Notes that the volume has changes that are to last soon.
     fn note_changes(&self) {
-        let has_changed = self.volume.as_ref().is_some_and(Volume::has_changed);
+        let has_changed = self.volume.as_ref().is_some_and(Backing::has_changed);
         if has_changed && self.shared.commit_at.load(Ordering::Relaxed) == 0 {
             self.shared.commit_at.store(Machine::now() + time::ticks_at_ns(COMMIT_NS), Ordering::Relaxed);
         }
@@ -890,7 +942,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Has changes of the volume last that are old.
     fn commit_old(&mut self) {
         self.shared.commit_at.store(0, Ordering::Relaxed);
-        let committed = self.volume.as_mut().map_or(Ok(()), Volume::commit);
+        let committed = self.volume.as_mut().map_or(Ok(()), Backing::commit);
         if committed.is_err() {
             self.shared.failures.fetch_add(1, Ordering::Relaxed);
         }
@@ -905,20 +957,20 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let node = |attributes, above| VolumeNode::of(shared, attributes, &job.account, above);
-        let with_target = |volume: &mut Volume<Blocks<'a, W>>, found: Attributes, above| {
+        let with_target = |volume: &mut Backing<'a, W>, found: Attributes, above| {
             let is_link = found.is(kind::SYMBOLIC_LINK);
-            let target = is_link.then(|| volume.read_link(found.inode)).transpose().map_err(errno_of)?;
+            let target = is_link.then(|| volume.read_link(found.inode)).transpose()?;
             node(found, above).map(|found| VolumeAnswer::File(found, target))
         };
         match &job.request {
             VolumeRequest::Mount(_) | VolumeRequest::Unmount => Ok(VolumeAnswer::Done),
             VolumeRequest::Root => {
                 let root = volume.root();
-                let root = node(volume.attributes(root).map_err(errno_of)?, None)?;
+                let root = node(volume.attributes(root)?, None)?;
                 Ok(VolumeAnswer::File(root, None))
             }
             VolumeRequest::LookUp(directory, name) => {
-                let answer = match volume.look_up(directory.number(), name).map_err(errno_of)? {
+                let answer = match volume.look_up(directory.number(), name)? {
                     None => Ok(VolumeAnswer::Missing),
                     Some(found) => {
                         let above = (!matches!(&name[..], b"." | b"..")).then_some((directory, &name[..]));
@@ -926,6 +978,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                     }
                 };
                 let forgotten = match &answer {
+                    // Others may change the names.
+                    _ if shared.is_of_host() => None,
                     Ok(VolumeAnswer::Missing) => shared.names.lock().enter(directory.number(), name, None),
                     // Links are read each time.
                     Ok(VolumeAnswer::File(file, None)) => {
@@ -940,14 +994,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 let known = shared.names.lock().find(directory.number(), name);
                 let found = match known {
                     Some(None) => None,
-                    _ => volume.look_up(directory.number(), name).map_err(errno_of)?,
+                    _ => volume.look_up(directory.number(), name)?,
                 };
                 match found {
                     Some(_) if *must_be_new => Err(Errno::EEXIST),
                     Some(found) => with_target(volume, found, Some((directory, name))),
                     None => {
                         let file = new_file(subject, directory, *permissions, FileKind::Regular);
-                        let made = volume.create(directory.number(), name, file).map_err(errno_of)?;
+                        let made = volume.create(directory.number(), name, file)?;
                         self.made.note(&made);
                         node(made, Some((directory, name))).map(VolumeAnswer::Made)
                     }
@@ -955,24 +1009,24 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             }
             VolumeRequest::MakeDirectory(directory, name, permissions) => {
                 let file = new_file(subject, directory, *permissions, FileKind::Directory);
-                let made = volume.make_directory(directory.number(), name, file).map_err(errno_of)?;
+                let made = volume.make_directory(directory.number(), name, file)?;
                 self.made.note(&made);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeSocket(directory, name, permissions) => {
                 let file = new_file(subject, directory, *permissions, FileKind::Socket);
-                let made = volume.make_socket(directory.number(), name, file).map_err(errno_of)?;
+                let made = volume.make_socket(directory.number(), name, file)?;
                 self.made.note(&made);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeLink(directory, name, target) => {
                 let owner = new_file(subject, directory, 0o777, FileKind::SymbolicLink).owner;
-                let made = volume.make_symbolic_link(directory.number(), name, target, owner).map_err(errno_of)?;
+                let made = volume.make_symbolic_link(directory.number(), name, target, owner)?;
                 self.made.note(&made);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Link(file, directory, name) => {
-                volume.link(file.number(), directory.number(), name).map(|_| VolumeAnswer::Done).map_err(errno_of)
+                volume.link(file.number(), directory.number(), name).map(|_| VolumeAnswer::Done)
             }
             VolumeRequest::Remove { directory, name, is_directory } => {
                 self.remove(directory, name, *is_directory, &job.request).map(|()| VolumeAnswer::Done)
@@ -980,7 +1034,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Rename(places, replacement) => {
                 self.rename(places, *replacement, &job.request).map(|()| VolumeAnswer::Done)
             }
-            VolumeRequest::ReadLink(link) => volume.read_link(link.number()).map(all_bytes).map_err(errno_of),
+            VolumeRequest::ReadLink(link) => volume.read_link(link.number()).map(all_bytes),
             VolumeRequest::Read { node, offset, bytes } => self.read(node, *offset, bytes.capacity()),
             VolumeRequest::ReadAhead { node, first, count } => {
                 self.read_ahead(node, *first..first.saturating_add(*count))
@@ -996,28 +1050,26 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 if change.modified.is_some() {
                     node.0.pages.lock().modified = None;
                 }
-                volume.set_attributes(node.number(), change).map(|_| VolumeAnswer::Done).map_err(errno_of)
+                volume.set_attributes(node.number(), change).map(|_| VolumeAnswer::Done)
             }
             VolumeRequest::List(directory, place, exact, most) => {
                 let listed = match exact {
+                    // Its places are exact by themselves.
+                    Some(_) if shared.is_of_host() => volume.list(directory.number(), *place, *most),
                     Some(exact) => volume.list_from(directory.number(), *exact, *most),
                     None => volume.list(directory.number(), *place, *most),
                 };
-                listed.map(VolumeAnswer::Entries).map_err(errno_of)
+                listed.map(VolumeAnswer::Entries)
             }
             VolumeRequest::SetAttribute { node, name, value, mode } => {
                 let set = volume.set_extended_attribute(node.number(), name, value, *mode);
-                set.map(|()| VolumeAnswer::Done).map_err(errno_of_attribute)
+                set.map(|()| VolumeAnswer::Done)
             }
-            VolumeRequest::GetAttribute(node, name) => {
-                volume.extended_attribute(node.number(), name).map(all_bytes).map_err(errno_of_attribute)
-            }
-            VolumeRequest::ListAttributes(node) => {
-                volume.extended_attributes(node.number()).map(all_bytes).map_err(errno_of)
-            }
+            VolumeRequest::GetAttribute(node, name) => volume.extended_attribute(node.number(), name).map(all_bytes),
+            VolumeRequest::ListAttributes(node) => volume.extended_attributes(node.number()).map(all_bytes),
             VolumeRequest::RemoveAttribute(node, name) => {
                 let removed = volume.remove_extended_attribute(node.number(), name);
-                removed.map(|()| VolumeAnswer::Done).map_err(errno_of_attribute)
+                removed.map(|()| VolumeAnswer::Done)
             }
             VolumeRequest::Synchronise(node) => self.write_and_synchronise(node.as_ref()),
             VolumeRequest::SynchroniseData(node) => self.write_and_synchronise(Some(node)),
@@ -1085,9 +1137,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let moving = if is_directory { self.move_directory(used.as_ref())? } else { None };
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let nameless = if is_directory {
-            volume.remove_directory(directory.number(), name).map_err(errno_of)?
+            volume.remove_directory(directory.number(), name)?
         } else {
-            let gone = volume.unlink(directory.number(), name).map_err(errno_of)?;
+            let gone = volume.unlink(directory.number(), name)?;
             if let Some(used) = &used {
                 used.leave_place(directory, name);
                 if !gone.is_nameless
@@ -1114,7 +1166,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             _ => {}
         }
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        volume.look_up(directory.number(), name).map_err(errno_of)
+        volume.look_up(directory.number(), name)
     }
 
     /// Renames a file. `EBUSY` for a directory that is covered, after the other errors, as on Linux.
@@ -1148,7 +1200,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let renamed = volume.rename((from.0.number(), &from.1), (to.0.number(), &to.1), replacement);
-        let nameless = renamed.map_err(errno_of)?;
+        let nameless = renamed?;
         self.lost_its_name(nameless, request);
         self.enter_renamed(places, used, replacement);
         Ok(())
@@ -1182,8 +1234,25 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         Ok(VolumeAnswer::Done)
     }
 
+    /// Brings a file of the host to its present state there: pages of an earlier one go, unless they are mapped.
+    fn look_at_host(&mut self, node: &VolumeNode) {
+        if !self.shared.is_of_host() {
+            return;
+        }
+        let Some(Ok(present)) = self.volume.as_mut().map(|volume| volume.attributes(node.number())) else { return };
+        let state = |attributes: &Attributes| (attributes.size, attributes.times[1]);
+        let seen = node.0.pages.lock().seen.replace(state(&present));
+        node.0.renew(present);
+        if seen.is_some_and(|seen| seen != state(&present)) {
+            while node.0.pages.lock().give_back(Spares::Nothing, &mut 1).is_some() {
+                self.pause();
+            }
+        }
+    }
+
     /// Has pages of a file in memory that are mapped, and keeps them there.
     fn bring_in(&mut self, node: &VolumeNode, pages: Range<u64>, stores: bool) -> Result<VolumeAnswer, Errno> {
+        self.look_at_host(node);
         let end = node.size().div_ceil(PAGE_SIZE as u64);
         for page in pages.start..pages.end.min(end) {
             if node.0.pages.lock().has(page) {
@@ -1206,9 +1275,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Writes to a place, or to the end.
     fn write(&mut self, node: &VolumeNode, offset: Option<u64>, bytes: &[u8]) -> Result<VolumeAnswer, Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        let size = volume.attributes(node.number()).map_err(errno_of)?.size;
+        let size = volume.attributes(node.number())?.size;
         let offset = offset.unwrap_or(size);
-        volume.write(node.number(), offset, bytes).map_err(errno_of)?;
+        volume.write(node.number(), offset, bytes)?;
         self.enter_written(node, offset, bytes, size);
         Ok(VolumeAnswer::WrittenTo(offset + bytes.len() as u64))
     }
@@ -1216,7 +1285,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Gives a file another length.
     fn truncate(&mut self, node: &VolumeNode, length: u64) -> Result<VolumeAnswer, Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        volume.truncate(node.number(), length).map_err(errno_of)?;
+        volume.truncate(node.number(), length)?;
         self.cut(node, length);
         Ok(VolumeAnswer::Done)
     }
@@ -1237,9 +1306,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         if self.access == Access::Read {
             // Nothing of the volume was written meanwhile.
-            self.shared.told_write_errors.store(self.shared.disk.write_errors(), Ordering::Relaxed);
+            self.shared.told_write_errors.store(self.shared.source.write_errors(), Ordering::Relaxed);
         }
-        let result = volume.remount(access).map_err(errno_of);
+        let result = volume.remount(access);
         self.shared.writers.lock().0 = volume.access();
         if result.is_ok() {
             // It is less because that was asked for.
@@ -1251,8 +1320,17 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn mount(&mut self, access: Access) -> Result<VolumeAnswer, Errno> {
         self.buffer.try_reserve_exact(WRITTEN_AT_A_TIME * PAGE_SIZE).map_err(|_| Errno::ENOMEM)?;
         self.buffer.resize(WRITTEN_AT_A_TIME * PAGE_SIZE, 0);
-        let device = Blocks::new(self.shared, self.waits);
-        match Volume::mount(device, now, access) {
+        let disk = match self.shared.source {
+            Source::Disk(disk) => disk,
+            Source::Folder(folder) => {
+                let files = HostFiles::mount(self.shared, folder, self.waits, access)?;
+                *self.shared.usage.lock() = files.usage();
+                (self.volume, self.access) = (Some(Backing::Host(files)), access);
+                return Ok(VolumeAnswer::Mounted(self.shared.clone()));
+            }
+        };
+        let device = Blocks::new(self.shared, disk, self.waits);
+        match Volume::mount(device, now, access).map(Backing::Ext4) {
             Ok(volume) => {
                 *self.shared.usage.lock() = volume.usage().unwrap_or_default();
                 (self.volume, self.access) = (Some(volume), access);
@@ -1416,7 +1494,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Lets others go on.
     fn pause(&self) {
-        Blocks::new(self.shared, self.waits).pause();
+        device::pause(self.waits);
     }
 
     /// Has a page of a file in memory, which was not; returns whether there is room for it. Its bytes are at the start
@@ -1425,7 +1503,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         if !self.read_near(node, page) {
             let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
             let bytes = &mut self.buffer[..PAGE_SIZE];
-            let read = volume.read(node.number(), page * PAGE_SIZE as u64, bytes).map_err(errno_of)?;
+            let read = volume.read(node.number(), page * PAGE_SIZE as u64, bytes)?;
             bytes[read..].fill(0);
         }
         Ok(self.has_room() && self.shared.enter(node, page, &self.buffer[..PAGE_SIZE]))
@@ -1445,7 +1523,15 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Reads from a place, up to the end of the file: the pages are in memory then, as far as there is room.
     fn read(&mut self, node: &VolumeNode, offset: u64, length: usize) -> Result<VolumeAnswer, Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        let size = volume.attributes(node.number()).map_err(errno_of)?.size;
+        // Stores of programs to a file of the host are in memory alone until they are written.
+        if self.shared.is_of_host() && !node.0.pages.lock().has_changes() {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
+            bytes.resize(length, 0);
+            let count = volume.read(node.number(), offset, &mut bytes)?;
+            return Ok(VolumeAnswer::Bytes(bytes, count));
+        }
+        let size = volume.attributes(node.number())?.size;
         let count = size.saturating_sub(offset).min(length as u64) as usize;
         let mut read = Vec::new();
         read.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
@@ -1482,6 +1568,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             let piece = &bytes[done..bytes.len().min(done + PAGE_SIZE - within)];
             done += piece.len();
             if !node.0.pages.lock().has(page) {
+                if self.shared.is_of_host() {
+                    continue;
+                }
                 // Without memory or an answer of the disk, the page is read when it is wanted.
                 let _ = match piece.len() {
                     PAGE_SIZE => Ok(self.has_room() && self.shared.enter(node, page, piece)),
@@ -1552,23 +1641,22 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let bytes = &bytes[..length];
         if !piece.is_changed {
             let present = &mut present[..length];
-            let read = volume.read(inode.number, start, present).map_err(errno_of)?;
+            let read = volume.read(inode.number, start, present)?;
             if present[..read] == bytes[..read] && bytes[read..].iter().all(|byte| *byte == 0) {
                 return Ok(());
             }
             inode.pages.lock().modified = Some(now());
         }
         match piece.is_placed {
-            true => volume.overwrite(inode.number, start, bytes).map_err(errno_of),
+            true => volume.overwrite(inode.number, start, bytes),
             false => {
                 match volume.write(inode.number, start, bytes) {
                     // A page that was read has no note of its block, which may be there.
-                    Err(ext4::Error::NoSpace) if volume.has_blocks(inode.number, start, length as u64) == Ok(true) => {
+                    Err(Errno::ENOSPC) if volume.has_blocks(inode.number, start, length as u64) == Ok(true) => {
                         volume.overwrite(inode.number, start, bytes)
                     }
                     written => written,
-                }
-                .map_err(errno_of)?;
+                }?;
                 inode.pages.lock().place(piece.first);
                 Ok(())
             }
@@ -1654,7 +1742,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         };
         let Some(inode) = inode else {
             self.synchronised_up_to = (0, 0);
-            let answer = self.synchronise_by(if is_of_data { Volume::synchronise_data } else { Volume::synchronise });
+            let answer = self.synchronise_by(if is_of_data { Backing::synchronise_data } else { Backing::synchronise });
             let answer = answer.map(|()| VolumeAnswer::Done);
             self.look_at_access();
             self.shared.account_for(0);
@@ -1679,13 +1767,13 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Has everything that was written last.
     fn synchronise(&mut self) -> Result<(), Errno> {
-        self.synchronise_by(Volume::synchronise)
+        self.synchronise_by(Backing::synchronise)
     }
 
     /// Has everything that was written last, in this way. A failure is one of all open files.
     fn synchronise_by(
         &mut self,
-        synchronise: impl FnOnce(&mut Volume<Blocks<'a, W>>) -> Result<(), ext4::Error>,
+        synchronise: impl FnOnce(&mut Backing<'a, W>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let done = synchronise(volume);
@@ -1702,14 +1790,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             Err(error) => {
                 self.shared.failures.fetch_add(1, Ordering::Relaxed);
                 self.look_at_access();
-                Err(errno_of(error))
+                Err(error)
             }
         }
     }
 
     /// Looks whether the volume has gone back to its last state that lasts, because its disk has failed.
     fn look_at_access(&mut self) {
-        let Some(access) = self.volume.as_ref().map(Volume::access) else { return };
+        let Some(access) = self.volume.as_ref().map(Backing::access) else { return };
         if core::mem::replace(&mut self.access, access) == Access::Write && access == Access::Read {
             self.go_back();
         }
@@ -1737,7 +1825,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
         self.restore_places();
         self.made.clear();
-        if let Some(Ok(usage)) = self.volume.as_ref().map(Volume::usage) {
+        if let Some(Ok(usage)) = self.volume.as_ref().map(Backing::usage) {
             *self.shared.usage.lock() = usage;
         }
     }
@@ -1901,7 +1989,8 @@ impl Drop for Inode {
                 inodes.remove(self.number.into());
             }
         }
-        if self.attributes.lock().links == 0 && !self.is_lost() {
+        // The host holds each file that is in use.
+        if (self.attributes.lock().links == 0 || self.volume.is_of_host()) && !self.is_lost() {
             let mut nameless = self.volume.nameless.lock();
             if nameless.len() < nameless.capacity() {
                 nameless.push(self.number);
@@ -1950,7 +2039,12 @@ impl VolumeNode {
         }
         account.admit()?;
         let above = found_at.map(|(directory, name)| Above::new(directory, name)).transpose()?;
-        let is_free = volume.inodes.lock().len() < names::MOST;
+        let in_use = volume.inodes.lock().len();
+        let is_free = in_use < names::MOST;
+        if volume.is_of_host() {
+            // So that there is room for it when its last use goes.
+            volume.nameless.lock().try_reserve(1 + in_use).map_err(|_| Errno::ENOMEM)?;
+        }
         let charge = if is_free { None } else { Some(account.charge(Resource::Memory, MEMORY_OF_A_NODE)?) };
         let inode = Arc::new(Inode {
             volume: volume.clone(),
@@ -2066,10 +2160,36 @@ impl VolumeNode {
         true
     }
 
-    /// Reads a step's bytes from a place, if they are in memory and there is no end before them.
-    fn read_in_place(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Option<Result<usize, Errno>> {
+    /// Reads a step's bytes from a place, if they are in memory and there is no end before them; returns their number,
+    /// and the file's length.
+    fn read_in_place(
+        &self,
+        caller: &dyn Caller,
+        buffer: UserBuffer,
+        offset: u64,
+    ) -> Option<Result<(usize, u64), Errno>> {
+        if self.volume().is_of_host() {
+            return None;
+        }
         let size = self.0.attributes.lock().size;
         let length = size.saturating_sub(offset).min(buffer.len().min(steps::BYTES) as u64) as usize;
+        let within = offset as usize % PAGE_SIZE;
+        if length > 0 && within + length <= PAGE_SIZE {
+            let frame = self.0.pages.lock().page(offset / PAGE_SIZE as u64)?;
+            let copied = disk::copy_out(caller, &frame, within, buffer.address(), length);
+            return Some(copied.map(|()| (length, size)));
+        }
+        self.read_pages_in_place(caller, buffer, offset, length).map(|read| read.map(|count| (count, size)))
+    }
+
+    #[inline(never)]
+    fn read_pages_in_place(
+        &self,
+        caller: &dyn Caller,
+        buffer: UserBuffer,
+        offset: u64,
+        length: usize,
+    ) -> Option<Result<usize, Errno>> {
         let mut frames = SmallVec::<[_; PAGES_OF_A_STEP]>::new();
         if length > 0 {
             let mut pages = self.0.pages.lock();
@@ -2138,7 +2258,7 @@ impl VolumeNode {
     /// before.
     fn write_in_place(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Option<Result<usize, Errno>> {
         let (inode, volume) = (&self.0, self.volume());
-        if pages::too_many_changed() || volume.is_read_only() || inode.is_lost() {
+        if pages::too_many_changed() || volume.is_of_host() || volume.is_read_only() || inode.is_lost() {
             return None;
         }
         let length = buffer.len().min(steps::BYTES);
@@ -2269,40 +2389,10 @@ fn pages_of(offset: u64, length: usize) -> core::ops::RangeInclusive<u64> {
     offset / PAGE_SIZE as u64..=(offset + length as u64 - 1) / PAGE_SIZE as u64
 }
 
-fn errno_of(error: ext4::Error) -> Errno {
-    use ext4::Error::*;
-    match error {
-        NotFound => Errno::ENOENT,
-        AlreadyExists => Errno::EEXIST,
-        NotADirectory => Errno::ENOTDIR,
-        IsADirectory => Errno::EISDIR,
-        NotEmpty => Errno::ENOTEMPTY,
-        Invalid => Errno::EINVAL,
-        NameTooLong => Errno::ENAMETOOLONG,
-        NoSpace => Errno::ENOSPC,
-        TooManyLinks => Errno::EMLINK,
-        TooLarge => Errno::EFBIG,
-        ReadOnly => Errno::EROFS,
-        Unsupported => Errno::EOPNOTSUPP,
-        Busy => Errno::EBUSY,
-        // Linux has EUCLEAN for the first, and programs know EIO.
-        Damaged(_) | Device => Errno::EIO,
-        OutOfMemory => Errno::ENOMEM,
-    }
-}
-
 /// Returns the answer with these bytes, all of which were read.
 fn all_bytes(bytes: Vec<u8>) -> VolumeAnswer {
     let length = bytes.len();
     VolumeAnswer::Bytes(bytes, length)
-}
-
-/// Returns the error of an operation on an extended attribute.
-fn errno_of_attribute(error: ext4::Error) -> Errno {
-    match error {
-        ext4::Error::NotFound => Errno::ENODATA,
-        error => errno_of(error),
-    }
 }
 
 /// Returns owner, group and permissions of a file with these attributes.

@@ -39,8 +39,8 @@ impl<W> Clone for Blocks<'_, W> {
 }
 
 impl<'a, W: WaitsOnStack> Blocks<'a, W> {
-    pub(super) fn new(volume: &'a MountedVolume, waits: &'a W) -> Blocks<'a, W> {
-        Blocks { disk: volume.disk, told: &volume.told_write_errors, waits }
+    pub(super) fn new(volume: &'a MountedVolume, disk: &'static Disk, waits: &'a W) -> Blocks<'a, W> {
+        Blocks { disk, told: &volume.told_write_errors, waits }
     }
 }
 
@@ -79,15 +79,20 @@ impl<W: WaitsOnStack> Device for Blocks<'_, W> {
     }
 
     fn pause(&self) {
-        let mut is_over = false;
-        self.waits.wait(|waker| {
-            if core::mem::replace(&mut is_over, true) {
-                return Poll::Ready(());
-            }
-            waker.wake_by_ref();
-            Poll::Pending
-        });
+        pause(self.waits);
     }
+}
+
+/// Lets others go on.
+pub(super) fn pause(waits: &impl WaitsOnStack) {
+    let mut is_over = false;
+    waits.wait(|waker| {
+        if core::mem::replace(&mut is_over, true) {
+            return Poll::Ready(());
+        }
+        waker.wake_by_ref();
+        Poll::Pending
+    });
 }
 
 /// Starts the coroutine of a volume. `ENOMEM` if there is no stack.
@@ -125,7 +130,7 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
 /// awaited in place.
 #[cfg(not(target_os = "none"))]
 pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
-    struct InPlace(&'static Disk);
+    struct InPlace(Option<&'static Disk>);
 
     impl WaitsOnStack for InPlace {
         fn wait<T>(&self, mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
@@ -133,14 +138,16 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
                 if let Poll::Ready(value) = poll(Waker::noop()) {
                     return value;
                 }
-                self.0.look_now();
+                if let Some(disk) = self.0 {
+                    disk.look_now();
+                }
             }
         }
     }
 
     let own = volume.clone();
     let mut work = alloc::boxed::Box::pin(async move {
-        let in_place = InPlace(own.disk);
+        let in_place = InPlace(own.source.disk());
         let mut desk = Desk::new(&own, &in_place);
         loop {
             let state = desk.state();

@@ -31,6 +31,8 @@ const MOST_AHEAD: u64 = 64;
 const PIECES_AT_ONCE: u64 = 32;
 /// Bytes of a write that are given to the volume at once.
 const MOST_GIVEN: usize = 32 * 1024;
+/// Bytes of which places, lengths and addresses of direct transfers are multiples (`O_DIRECT`): a sector.
+const DIRECT_UNIT: u64 = 512;
 /// Number of transfers of one open file that are under way at once.
 const MOST_TRANSFERS: usize = 64;
 
@@ -81,7 +83,16 @@ struct VolumeTransfer {
     /// The place that is read; a write is done as it was submitted.
     reads_from: Option<u64>,
     length: usize,
-    _charge: Charge,
+    /// The place up to which the bytes were written that are to last.
+    written_to: Option<u64>,
+    charge: Charge,
+}
+
+impl VolumeTransfer {
+    /// Returns the parts of the transfer that has these bytes last, which were written up to a place.
+    fn lasting(self, end: u64) -> (Option<u64>, usize, Option<u64>, Charge) {
+        (None, self.length, Some(end), self.charge)
+    }
 }
 
 /// The changing parts of an open file.
@@ -91,6 +102,8 @@ struct Stage {
     /// The place of a listing that has come to the position of this number.
     listed: Option<(u64, ListingPlace)>,
     appends: bool,
+    /// Transfers are of whole sectors (`O_DIRECT`).
+    is_direct: bool,
     transfers: Vec<VolumeTransfer>,
     waiters: Waiters,
     ahead: ReadAhead,
@@ -124,6 +137,8 @@ pub(crate) struct VolumeFile {
     mount: Arc<Mount>,
     access: Access,
     stage: Mutex<Stage>,
+    /// The flags by which each write lasts when it returns (`O_SYNC` or `O_DSYNC`).
+    lasting: u32,
     /// Number of failures that it has reported, or that were before it was opened.
     reported: AtomicU32,
     /// Number of failures of all files of the volume, likewise.
@@ -137,7 +152,7 @@ impl VolumeFile {
         node: VolumeNode,
         mount: Arc<Mount>,
         access: Access,
-        appends: bool,
+        flags: u32,
         account: &Arc<Account>,
     ) -> Result<VolumeFile, Errno> {
         let charge = account.charge(Resource::Memory, MEMORY_OF_A_NODE)?;
@@ -157,7 +172,12 @@ impl VolumeFile {
             node,
             mount,
             access,
-            stage: Mutex::new(Stage { appends, ..Stage::default() }),
+            stage: Mutex::new(Stage {
+                appends: flags & open::APPEND != 0,
+                is_direct: flags & open::DIRECT != 0,
+                ..Stage::default()
+            }),
+            lasting: flags & open::SYNC,
             reported,
             reported_of_all,
             _charge: charge,
@@ -200,6 +220,11 @@ impl VolumeFile {
         pages: Range<u64>,
         sharing: Sharing,
     ) -> Result<(), Errno> {
+        if self.node.volume().is_of_host() {
+            // It tells the length as it is now.
+            let (node, first, stores) = (self.node.clone(), pages.start, sharing == Sharing::ReadWrite);
+            self.submit(caller, VolumeRequest::Map { node, first, count: 1, stores })?.answer().await?;
+        }
         let end = self.node.size().div_ceil(PAGE_SIZE as u64);
         let (mut first, stores) = (pages.start, sharing == Sharing::ReadWrite);
         while first < pages.end.min(end) || stores && first < pages.end {
@@ -252,6 +277,15 @@ impl VolumeFile {
         Ok(done)
     }
 
+    /// Fails with `EINVAL` for a direct transfer that is not of whole sectors.
+    fn require_sectors(&self, stage: &Stage, buffer: UserBuffer, offset: u64) -> Result<(), Errno> {
+        if !stage.is_direct || !self.node.is(kind::REGULAR) || self.node.volume().is_of_host() {
+            return Ok(());
+        }
+        let all = buffer.address() as u64 | buffer.len() as u64 | offset;
+        if all.is_multiple_of(DIRECT_UNIT) { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
     /// Looks at the transfer of this task that is under way; `None` if it can begin one.
     fn look(
         stage: &mut Stage,
@@ -281,14 +315,17 @@ impl VolumeFile {
         }
         let mut stage = self.stage.lock();
         let offset = at.unwrap_or(stage.position);
+        if stage.is_direct {
+            self.require_sectors(&stage, buffer, offset)?;
+        }
         if !stage.is_of(waker)
             && let Some(read) = self.node.read_in_place(caller, buffer, offset)
         {
-            let count = read?;
+            let (count, size) = read?;
             if at.is_none() {
                 stage.position = offset + count as u64;
             }
-            self.read_ahead(&mut stage, caller, offset, count, true);
+            self.read_ahead(&mut stage, caller, (offset, count, size), true);
             return Poll::Ready(Ok(count));
         }
         // A transfer is its task's, which has a waker. The first attempt in place has none.
@@ -313,21 +350,31 @@ impl VolumeFile {
             }
         }
         let length = buffer.len().min(steps::BYTES);
-        if length == 0 || offset >= self.node.size() {
+        // The end of a file of the host is where that says.
+        let is_of_host = self.node.volume().is_of_host();
+        if length == 0 || offset >= self.node.size() && !is_of_host {
             return Poll::Ready(Ok(0));
         }
         let charge = caller.account().charge(Resource::Memory, length)?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
         let request = VolumeRequest::Read { node: self.node.clone(), offset, bytes };
-        let begun = self.begin(&mut stage, caller, waker, request, (Some(offset), length, charge));
-        self.read_ahead(&mut stage, caller, offset, length, false);
+        let begun = self.begin(&mut stage, caller, waker, request, (Some(offset), length, None, charge));
+        self.read_ahead(&mut stage, caller, (offset, length, self.node.size()), false);
         begun
     }
 
-    /// Asks for the pages before a reader that goes from page to page.
-    fn read_ahead(&self, stage: &mut Stage, caller: &dyn Caller, offset: u64, count: usize, was_there: bool) {
-        let size = self.node.size();
+    /// Asks for the pages before a reader that goes from page to page, and has read these bytes of a file of this size.
+    fn read_ahead(
+        &self,
+        stage: &mut Stage,
+        caller: &dyn Caller,
+        (offset, count, size): (u64, usize, u64),
+        was_there: bool,
+    ) {
+        if self.node.volume().is_of_host() {
+            return;
+        }
         if let Some((first, count)) = stage.ahead.note(offset, count, was_there, size) {
             // Without it the reader waits a little longer.
             stage.ahead.submission =
@@ -339,7 +386,11 @@ impl VolumeFile {
     fn write_to(&self, caller: &dyn Caller, buffer: UserBuffer, at: Option<u64>, waker: Option<&Waker>) -> Attempt {
         let mut stage = self.stage.lock();
         let offset = at.unwrap_or(stage.position);
-        if !stage.is_of(waker) && !stage.appends && !buffer.is_empty() && offset < i64::MAX as u64 {
+        let is_plain = !stage.is_direct && self.lasting == 0;
+        if stage.is_direct {
+            self.require_sectors(&stage, buffer, if stage.appends { self.node.size() } else { offset })?;
+        }
+        if is_plain && !stage.is_of(waker) && !stage.appends && !buffer.is_empty() && offset < i64::MAX as u64 {
             caller.account().admit()?;
             if let Some(written) = self.node.write_in_place(caller, buffer, offset) {
                 let count = written?;
@@ -357,9 +408,22 @@ impl VolumeFile {
             Some(Poll::Pending) => return Poll::Pending,
             Some(Poll::Ready(Err(error))) => return Poll::Ready(Err(error)),
             Some(Poll::Ready(Ok((transfer, answer)))) => {
-                if let (None, VolumeAnswer::WrittenTo(end)) = (transfer.reads_from, answer) {
+                let end = match (transfer.reads_from, answer) {
+                    (None, VolumeAnswer::WrittenTo(end)) if self.lasting != 0 => {
+                        let request = self.lasting_request();
+                        return self.begin(&mut stage, caller, waker, request, transfer.lasting(end));
+                    }
+                    (None, VolumeAnswer::WrittenTo(end)) => Some(end),
+                    (None, VolumeAnswer::Done) => transfer.written_to,
+                    // Of an earlier call that was given up.
+                    _ => None,
+                };
+                if let Some(end) = end {
                     if at.is_none() {
                         stage.position = end;
+                    }
+                    if self.lasting != 0 {
+                        self.report_failures()?;
                     }
                     return Poll::Ready(Ok(transfer.length));
                 }
@@ -383,7 +447,15 @@ impl VolumeFile {
         bytes.resize(length, 0);
         caller.copy_in(buffer.address(), &mut bytes)?;
         let request = VolumeRequest::Write { node: self.node.clone(), offset, bytes };
-        self.begin(&mut stage, caller, waker, request, (None, length, charge))
+        self.begin(&mut stage, caller, waker, request, (None, length, None, charge))
+    }
+
+    /// Returns the request to have a write last.
+    fn lasting_request(&self) -> VolumeRequest {
+        match self.lasting {
+            open::DSYNC => VolumeRequest::SynchroniseData(self.node.clone()),
+            _ => VolumeRequest::Synchronise(Some(self.node.clone())),
+        }
     }
 
     fn begin(
@@ -392,13 +464,13 @@ impl VolumeFile {
         caller: &dyn Caller,
         waker: &Waker,
         request: VolumeRequest,
-        (reads_from, length, charge): (Option<u64>, usize, Charge),
+        (reads_from, length, written_to, charge): (Option<u64>, usize, Option<u64>, Charge),
     ) -> Attempt {
         debug_assert!(!waker.will_wake(steps::IN_PLACE), "the answer would wake nobody");
         stage.transfers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         let submission = self.submit(caller, request)?;
         submission.register(waker);
-        let transfer = VolumeTransfer { submission, owner: waker.clone(), reads_from, length, _charge: charge };
+        let transfer = VolumeTransfer { submission, owner: waker.clone(), reads_from, length, written_to, charge };
         stage.transfers.push(transfer);
         Poll::Pending
     }
@@ -527,11 +599,15 @@ impl FileOperations for VolumeFile {
     }
 
     fn flags(&self) -> u32 {
-        if self.stage.lock().appends { open::APPEND } else { 0 }
+        let stage = self.stage.lock();
+        let of = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        of(stage.appends, open::APPEND) | of(stage.is_direct, open::DIRECT) | self.lasting
     }
 
     fn set_flags(&self, flags: u32) {
-        self.stage.lock().appends = flags & open::APPEND != 0;
+        let mut stage = self.stage.lock();
+        stage.appends = flags & open::APPEND != 0;
+        stage.is_direct = flags & open::DIRECT != 0;
     }
 }
 
@@ -695,6 +771,74 @@ mod tests {
         assert_eq!(program.call(SystemCall::WriteAt, [file, place, 32, 0]), Ok(32));
         assert!(!is_on_the_disk(&change), "the change waits");
         change
+    }
+
+    /// Direct transfers are of whole sectors, and see what others see (`O_DIRECT`).
+    #[test]
+    fn direct_transfers_are_of_whole_sectors() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let plain = open(program, "file", CREATED).unwrap();
+            let place = program.place(3 * 4096).next_multiple_of(4096);
+            program.write(place, &[7; 4096]);
+            assert_eq!(program.call(SystemCall::WriteAt, [plain, place, 4000, 0]), Ok(4000));
+            let direct = open(program, "file", types::open::RDWR | types::open::DIRECT).unwrap();
+            let flags = |program: &mut Program, file| program.call(SystemCall::FileControl, [file, 3, 0]);
+            let expected = (types::open::RDWR | types::open::DIRECT) as usize;
+            assert_eq!(flags(program, direct), Ok(expected));
+            for call in [SystemCall::ReadAt, SystemCall::WriteAt] {
+                for [address, length, at] in [[place + 8, 512, 0], [place, 100, 0], [place, 512, 100]] {
+                    assert_eq!(program.call(call, [direct, address, length, at]), Err(Errno::EINVAL), "{call:?}");
+                }
+            }
+            assert_eq!(program.call(SystemCall::ReadAt, [direct, place + 512, 4096, 0]), Ok(4000));
+            assert_eq!(program.read(place + 512, 4000), [7; 4000]);
+            program.write(place, &[8; 512]);
+            assert_eq!(program.call(SystemCall::WriteAt, [direct, place, 512, 512]), Ok(512));
+            assert_eq!(program.call(SystemCall::ReadAt, [plain, place, 2, 1023]), Ok(2));
+            assert_eq!(program.read(place, 2), [8, 7]);
+            // The flag can be taken away, and given.
+            let set =
+                |program: &mut Program, flags: u32| program.call(SystemCall::FileControl, [direct, 4, flags as usize]);
+            assert_eq!(set(program, 0), Ok(0));
+            assert_eq!(program.call(SystemCall::ReadAt, [direct, place, 100, 1]), Ok(100));
+            assert_eq!(set(program, types::open::DIRECT), Ok(0));
+            assert_eq!(program.call(SystemCall::ReadAt, [direct, place, 100, 1]), Err(Errno::EINVAL));
+            for file in [plain, direct] {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    /// A write of a file that was opened for that lasts when it returns, and a failure is told by it.
+    #[test]
+    fn writes_last_when_they_return_if_they_are_to() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            for (turn, flag) in [types::open::DSYNC, types::open::SYNC].into_iter().enumerate() {
+                let file = open(program, "file", CREATED | flag).unwrap();
+                let flags = program.call(SystemCall::FileControl, [file, 3, 0]);
+                assert_eq!(flags, Ok((types::open::RDWR | flag) as usize));
+                for number in 0..3u8 {
+                    // The first write gives the page its block, the others change it.
+                    let bytes = [0xa0 + 16 * turn as u8 + number; 4096];
+                    let place = program.store(&bytes);
+                    assert_eq!(program.call(SystemCall::Write, [file, place, 4096]), Ok(4096));
+                    assert!(is_on_the_disk(&bytes));
+                    assert_eq!(program.call(SystemCall::Seek, [file, 0, types::SEEK_CUR as usize]), Ok(4096));
+                    assert_eq!(program.call(SystemCall::Seek, [file, 0, types::SEEK_SET as usize]), Ok(0));
+                }
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            let file = open(program, "file", CREATED | types::open::SYNC).unwrap();
+            let place = program.store(&[1; 100]);
+            SECOND_FAILS.store(true, Ordering::Relaxed);
+            assert_eq!(program.call(SystemCall::WriteAt, [file, place, 100, 0]), Err(Errno::EIO));
+            SECOND_FAILS.store(false, Ordering::Relaxed);
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
     }
 
     #[test]

@@ -17,6 +17,7 @@ use abi_queue::pages::PAGE_SIZE;
 use ext4::{Device as _, FileRun};
 use smallvec::SmallVec;
 
+use crate::files::disk::Disk;
 use crate::files::volume::device::{Blocks, WaitsOnStack};
 use crate::files::volume::{Desk, Job, MountedVolume, VolumeNode, VolumeRequest};
 
@@ -89,7 +90,8 @@ impl<W: WaitsOnStack> Desk<'_, W> {
                 return Some(job);
             }
         }
-        if self.shared.disk.poll_loaded(&pages, &Waker::from(arrival.clone())).is_ready() {
+        let Some(disk) = self.shared.source.disk() else { return Some(job) };
+        if disk.poll_loaded(&pages, &Waker::from(arrival.clone())).is_ready() {
             return Some(job);
         }
         // There is room, and nobody else takes it.
@@ -136,7 +138,8 @@ impl<W: WaitsOnStack> Desk<'_, W> {
         let size = node.size();
         let start = page * PAGE_SIZE as u64;
         let end = start + PAGE_SIZE as u64;
-        let device = Blocks::new(self.shared, self.waits);
+        let Some(disk) = self.shared.source.disk() else { return false };
+        let device = Blocks::new(self.shared, disk, self.waits);
         let mut next = start;
         for run in &self.near.runs {
             let (from, to) = (run.offset.max(next), (run.offset + run.length).min(end));
@@ -189,7 +192,8 @@ impl MountedVolume {
             found.arrival.has_come.store(false, Ordering::Relaxed);
             found.looks += 1;
             let waker = Waker::from(found.arrival.clone());
-            if found.looks >= MOST_LOOKS || self.disk.poll_loaded(&found.pages, &waker).is_ready() {
+            let is_loaded = |disk: &Disk| disk.poll_loaded(&found.pages, &waker).is_ready();
+            if found.looks >= MOST_LOOKS || self.source.disk().is_none_or(is_loaded) {
                 return Some(Job { is_loaded: true, ..found.job });
             }
             // There is room, from which it was taken.

@@ -169,6 +169,8 @@ pub(super) struct CachedPages {
     changed: usize,
     /// Time of the last change that the volume has not been told.
     pub(super) modified: Option<Stamp>,
+    /// Length and time of the last change that a file of the host had when its pages were read.
+    pub(super) seen: Option<(u64, Stamp)>,
     /// Number of mappings that can store.
     mappings: usize,
     /// Number of pages to which programs may have stored since they were compared last.

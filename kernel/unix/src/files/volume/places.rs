@@ -24,7 +24,7 @@ use abi_unix::Errno;
 use ext4::{Attributes, Entry, Replacement, kind};
 
 use super::device::WaitsOnStack;
-use super::{Desk, Inode, MountedVolume, ROOT, VolumeNode, errno_of};
+use super::{Desk, Inode, MountedVolume, ROOT, VolumeNode};
 use crate::process::accounts::Account;
 use crate::process::user::LONGEST_PATH;
 
@@ -232,7 +232,7 @@ impl<W: WaitsOnStack> Desk<'_, W> {
                 Some(exact) => volume.list_from(above.inode, exact, ENTRIES_AT_A_TIME),
                 None => volume.list(above.inode, place, ENTRIES_AT_A_TIME),
             };
-            let entries = entries.map_err(errno_of).ok()?;
+            let entries = entries.ok()?;
             let (next, after) = entries.last().map(|last| (last.next, last.after))?;
             // A directory that is damaged could lead back.
             if next < place || exact == Some(after) {
