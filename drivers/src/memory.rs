@@ -22,4 +22,8 @@ pub trait Memory {
 
     /// Copies to the memory.
     fn write(&self, offset: usize, from: &[u8]);
+
+    /// Keeps the memory from any later owner: dropping this does not give it back. A driver calls it for the memory of
+    /// a device that could not be stopped and may write there at any time, and does not access the memory afterwards.
+    fn abandon(&mut self);
 }

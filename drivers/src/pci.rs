@@ -303,6 +303,14 @@ impl<R: Registers> Function<R> {
         self.write(register::COMMAND, old | command::MEMORY | command::MASTER | wire);
     }
 
+    /// Takes the function's access to memory away, and with it its messages.
+    pub fn isolate(&self) {
+        let old = self.read(register::COMMAND) & !(command::STATUS | command::MASTER);
+        self.write(register::COMMAND, old);
+        // The answer comes behind all that the function had sent before (PCI Express Base Specification, section 2.4).
+        self.read(register::COMMAND);
+    }
+
     /// Gives all regions of memory addresses, by this number of address registers. Regions of other kinds, and those
     /// without room, have none.
     fn assign(&mut self, window: &mut Window, registers: usize) {
@@ -515,6 +523,8 @@ mod tests {
         assert_eq!((all[0].wire(), all[0].identity()), (Some((1, 1)), (0x1af4, 0x1041)));
         all[0].enable(false);
         assert_eq!(host.word(1 << 3, register::COMMAND), 0x406);
+        all[0].isolate();
+        assert_eq!(host.word(1 << 3, register::COMMAND), 0x402);
         all[0].enable(true);
         assert_eq!(host.word(1 << 3, register::COMMAND), 6);
     }

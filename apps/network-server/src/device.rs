@@ -43,4 +43,8 @@ impl virtio::Memory for Piece {
         let inside = from.len().min(self.memory.len().saturating_sub(offset));
         let _ = self.memory.write(offset, &from[..inside]);
     }
+
+    fn abandon(&mut self) {
+        // The program's own, as long as it runs.
+    }
 }

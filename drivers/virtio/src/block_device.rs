@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use drivers::Registers;
 
 use crate::queue::{self, Direction, Notify, Queue, Used};
-use crate::transport::{Interrupt, Kind, Transport, feature};
+use crate::transport::{Interrupt, Kind, Release, Transport, feature};
 use crate::{Error, Memory};
 
 /// The unit of positions and lengths, whatever the size of the device's blocks.
@@ -70,6 +70,9 @@ const NO_STATUS: u32 = 0xff;
 pub trait Data {
     /// Returns the physical address and the length of each part; at most [`MOST_PARTS`], and the same ones each time.
     fn parts(&self) -> impl Iterator<Item = (u64, u32)>;
+
+    /// Keeps the memory from any later owner, as [`Memory::abandon`] does; it has no parts afterwards.
+    fn abandon(&mut self);
 }
 
 /// A request to the disk.
@@ -121,7 +124,7 @@ pub enum RequestError {
 pub struct Ended<D> {
     /// Its number, which may now be another's.
     pub ticket: Ticket,
-    /// Its data.
+    /// Its data; what a device that could not be stopped may still write to is [abandoned](Data::abandon).
     pub data: D,
     /// Its outcome.
     pub outcome: Result<(), RequestError>,
@@ -133,7 +136,6 @@ pub struct Ended<D> {
 /// Each request has one descriptor, which leads to a table of its own (virtio 1.2 section 2.7.5.3): the number of parts
 /// takes nothing from other requests, and a request's number is its descriptor's. The data is never copied.
 pub struct Disk<R: Registers, M: Memory, D: Data> {
-    /// First: the device is stopped before its memory gets another owner.
     transport: Transport<R>,
     queue: Queue<M>,
     memory: M,
@@ -179,7 +181,8 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
                 Ok(disk)
             }
             Err(error) => {
-                transport.stop();
+                // It was not started, and has had no memory.
+                let _ = transport.stop();
                 Err(error)
             }
         }
@@ -430,8 +433,17 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
     fn fail(&mut self, error: Error) {
         if self.failure.is_none() {
             self.failure = Some(error);
-            // From here on it does not touch the requests' data.
-            self.transport.stop();
+            // From here on it does not touch the requests' data, or that gets no other owner.
+            let release = self.transport.stop();
+            self.release(release);
+        }
+    }
+
+    fn release(&mut self, release: Release) {
+        if release == Release::Never {
+            self.queue.abandon();
+            self.memory.abandon();
+            self.pending.iter_mut().flatten().for_each(Data::abandon);
         }
     }
 
@@ -448,6 +460,13 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
 
     fn word(&self, offset: usize) -> u32 {
         self.transport.configuration_word(offset)
+    }
+}
+
+impl<R: Registers, M: Memory, D: Data> Drop for Disk<R, M, D> {
+    fn drop(&mut self) {
+        let release = self.transport.end();
+        self.release(release);
     }
 }
 

@@ -23,6 +23,10 @@ impl Data for Pieces {
     fn parts(&self) -> impl Iterator<Item = (u64, u32)> {
         self.0.iter().map(|(piece, length)| (piece.physical_address(), *length))
     }
+
+    fn abandon(&mut self) {
+        self.0.drain(..).for_each(|(mut piece, _)| piece.abandon());
+    }
 }
 
 impl Pieces {
@@ -215,6 +219,40 @@ fn failures_reach_their_request_alone() {
     assert_eq!(disk.failure(), Some(Error::Misbehaved));
     assert_eq!(submit(&mut disk, Request::Read(0), data()), Err(RequestError::Gone));
     assert!(disk.take().is_none());
+}
+
+/// A request's memory comes back when the device is given up, and then it must be nobody's any more.
+#[test]
+fn memory_of_a_disk_that_goes_on_gets_no_other_owner() {
+    for version in [1, 2, PCI, PCI_WITH_MESSAGES] {
+        let device = Device::disk(version, 0, 100);
+        let arena = device.0.borrow().arena.clone();
+        for (is_given_up, goes_on) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (begin, before) = (arena.0.borrow().len(), arena.abandoned());
+            let mut disk = start(&device);
+            device.0.borrow_mut().disk.at_once = false;
+            for sector in 0..3 {
+                submit(&mut disk, Request::Read(sector), Pieces::new(&device, &[512], &[])).unwrap();
+            }
+            disk.notify();
+            let lent = arena.0.borrow().len() - begin;
+            device.0.borrow_mut().goes_on = goes_on;
+            if is_given_up {
+                disk.give_up();
+                let data = std::iter::from_fn(|| disk.take()).map(|ended| ended.data.0.len()).sum::<usize>();
+                assert_eq!(data, if goes_on && version < PCI { 0 } else { 3 });
+            }
+            drop(disk);
+            let mut state = device.0.borrow_mut();
+            assert_eq!(state.queues[0].used != 0, goes_on);
+            assert_eq!(arena.abandoned() - before, if goes_on && version < PCI { lent } else { 0 });
+            if version >= PCI {
+                assert_eq!(state.configuration[&4] & 4 == 0, goes_on, "its access to memory");
+            }
+            state.goes_on = false;
+            state.disk.waiting.clear();
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use drivers::Registers;
 
 use crate::queue::{self, Direction, Notify, Queue};
-use crate::transport::{Interrupt, Kind, Transport, feature};
+use crate::transport::{Interrupt, Kind, Release, Transport, feature};
 use crate::{Error, Memory};
 
 const SIZE: u16 = 2;
@@ -13,7 +13,6 @@ const REQUEST: usize = 64;
 /// A source of random bytes. One request is always under way; the bytes of each are given out once. The device is
 /// stopped when its driver is dropped, so that an owner that needs only a seed gets everything back.
 pub struct Entropy<R: Registers, M: Memory> {
-    /// First: the device is stopped before its memory gets another owner.
     transport: Transport<R>,
     queue: Queue<M>,
     memory: M,
@@ -38,7 +37,8 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
         let (mut queue, memory) = match made {
             Ok(made) => made,
             Err(error) => {
-                transport.stop();
+                // It was not started, and has had no memory.
+                let _ = transport.stop();
                 return Err(error);
             }
         };
@@ -83,7 +83,8 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
                 }
                 Err(error) => {
                     self.failure = Some(error);
-                    self.transport.stop();
+                    let release = self.transport.stop();
+                    self.release(release);
                     return Err(error);
                 }
             }
@@ -94,5 +95,19 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
     /// [`Acknowledger`](crate::transport::Acknowledger).
     pub fn acknowledge_interrupt(&self) -> Interrupt {
         self.transport.acknowledge()
+    }
+
+    fn release(&mut self, release: Release) {
+        if release == Release::Never {
+            self.queue.abandon();
+            self.memory.abandon();
+        }
+    }
+}
+
+impl<R: Registers, M: Memory> Drop for Entropy<R, M> {
+    fn drop(&mut self) {
+        let release = self.transport.end();
+        self.release(release);
     }
 }

@@ -1,6 +1,6 @@
 //! A fake virtio device in fake memory, strict about the driver's conduct.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::vec;
@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 
 /// The memory of the fake machine.
 #[derive(Clone, Default)]
-pub struct Arena(Rc<RefCell<Vec<u8>>>);
+pub struct Arena(pub Rc<RefCell<Vec<u8>>>, Rc<Cell<usize>>);
 
 /// A piece of the arena.
 pub struct Piece {
@@ -36,6 +36,11 @@ impl Arena {
     /// Frees all memory beyond a number of bytes.
     pub fn truncate(&self, bytes: usize) {
         self.0.borrow_mut().truncate(bytes);
+    }
+
+    /// Returns the number of bytes that drivers have abandoned.
+    pub fn abandoned(&self) -> usize {
+        self.1.get()
     }
 
     fn bytes<const N: usize>(&self, address: u64) -> [u8; N] {
@@ -90,6 +95,11 @@ impl Memory for Piece {
         assert!(offset + from.len() <= self.length);
         self.arena.put(self.physical_address() + offset as u64, from);
     }
+
+    fn abandon(&mut self) {
+        self.arena.1.set(self.arena.abandoned() + self.length);
+        self.length = 0;
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -128,6 +138,8 @@ pub struct State {
     pub disk: FakeDisk,
     /// Whether it has reported unseen buffers as used: the driver is right to offer those once more.
     pub lies: bool,
+    /// Whether it goes on when it is told to stop.
+    pub goes_on: bool,
     /// Words of a function's configuration that were written, and the message of each queue.
     pub configuration: BTreeMap<usize, u32>,
     messages: [u16; 3],
@@ -222,6 +234,7 @@ impl Device {
                 link: 1,
                 disk: FakeDisk::default(),
                 lies: false,
+                goes_on: false,
                 configuration: BTreeMap::new(),
                 messages: [u16::MAX; 3],
             })),
@@ -482,6 +495,7 @@ impl State {
                 self.wake(value as usize);
             }
             0x064 => self.interrupt &= !value,
+            0x070 if value == 0 && self.goes_on => {}
             0x070 => {
                 if value == 0 {
                     self.queues = Default::default();

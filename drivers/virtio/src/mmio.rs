@@ -78,6 +78,10 @@ impl<R: Registers> Mmio<R> {
 }
 
 impl<R: Registers> Place for Mmio<R> {
+    fn isolate(&self) -> bool {
+        false
+    }
+
     fn features(&self, half: u32) -> u32 {
         self.registers.write32(register::DEVICE_FEATURES_SELECT, half);
         self.registers.read32(register::DEVICE_FEATURES)

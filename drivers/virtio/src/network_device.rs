@@ -7,7 +7,7 @@ use ethernet::{LARGEST_FRAME, ReceivedFrame};
 
 use crate::checksum;
 use crate::queue::{self, Direction, Notify, Queue};
-use crate::transport::{Acknowledger, Interrupt, Kind, Transport, feature};
+use crate::transport::{Acknowledger, Interrupt, Kind, Release, Transport, feature};
 use crate::{Error, Memory};
 
 const RECEIVE: u32 = 0;
@@ -62,7 +62,6 @@ pub struct NetworkCounters {
 /// needed. The device is notified of new buffers once for each batch, and interrupts only when frames have arrived
 /// since the driver last found none.
 pub struct Network<R: Registers, M: Memory> {
-    /// First: the device is stopped before its memory gets another owner.
     transport: Transport<R>,
     receive: Queue<M>,
     receive_memory: M,
@@ -135,7 +134,8 @@ impl<R: Registers, M: Memory> Network<R, M> {
         let parts = match result {
             Ok(parts) => parts,
             Err(error) => {
-                transport.stop();
+                // It was not started, and has had no memory.
+                let _ = transport.stop();
                 return Err(error);
             }
         };
@@ -145,7 +145,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
         let departing = match zeros(BUFFER) {
             Ok(departing) if enough => departing,
             _ => {
-                transport.stop();
+                let _ = transport.stop();
                 return Err(Error::OutOfMemory);
             }
         };
@@ -246,7 +246,19 @@ impl<R: Registers, M: Memory> Network<R, M> {
 
     fn fail(&mut self, error: Error) {
         self.failure = Some(error);
-        self.transport.stop();
+        let release = self.transport.stop();
+        self.release(release);
+    }
+
+    fn release(&mut self, release: Release) {
+        if release == Release::Never {
+            for queue in [&mut self.receive, &mut self.transmit] {
+                queue.abandon();
+            }
+            for memory in [&mut self.receive_memory, &mut self.transmit_memory] {
+                memory.abandon();
+            }
+        }
     }
 
     /// Copies the next frame that has arrived to the beginning of `room`. Of a frame longer than `enough` only so many
@@ -354,6 +366,13 @@ impl<R: Registers, M: Memory> Network<R, M> {
                 self.transport.notify(number);
             }
         }
+    }
+}
+
+impl<R: Registers, M: Memory> Drop for Network<R, M> {
+    fn drop(&mut self) {
+        let release = self.transport.end();
+        self.release(release);
     }
 }
 

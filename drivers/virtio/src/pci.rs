@@ -58,6 +58,7 @@ pub fn kind<C: Registers>(function: &Function<C>) -> Option<Kind> {
 }
 
 pub(crate) struct Pci<R: Registers> {
+    function: Function<R>,
     common: R,
     notifications: R,
     /// Bytes of the registers for notifications, and between those of neighbouring numbers.
@@ -73,11 +74,14 @@ pub(crate) struct Pci<R: Registers> {
 
 impl<R: Registers> Pci<R> {
     /// Finds the registers; `None` if one of the groups is absent, lies outside of its region, or is not aligned.
-    pub(crate) fn find<C: Registers>(
-        function: &Function<C>,
+    pub(crate) fn find(
+        function: &Function<R>,
         has_messages: bool,
         mut window: impl FnMut(Region) -> Option<R>,
-    ) -> Option<Pci<R>> {
+    ) -> Option<Pci<R>>
+    where
+        R: Clone,
+    {
         // The first of a kind is the one that the device prefers.
         let find = |wanted: u32| {
             function.capabilities().find_map(|(kind, offset)| {
@@ -103,6 +107,7 @@ impl<R: Registers> Pci<R> {
         }
         function.enable(!has_messages);
         Some(Pci {
+            function: function.clone(),
             common: window(common)?,
             notifications_length: notifications.1 as usize,
             notifications: window(notifications)?,
@@ -135,6 +140,11 @@ impl<R: Registers> Pci<R> {
 }
 
 impl<R: Registers> Place for Pci<R> {
+    fn isolate(&self) -> bool {
+        self.function.isolate();
+        true
+    }
+
     fn features(&self, half: u32) -> u32 {
         self.common.write32(register::DEVICE_FEATURES_SELECT, half);
         self.common.read32(register::DEVICE_FEATURES)

@@ -154,6 +154,11 @@ impl<M: Memory> Queue<M> {
         })
     }
 
+    /// [Abandons](Memory::abandon) the queue's memory.
+    pub(crate) fn abandon(&mut self) {
+        self.memory.abandon();
+    }
+
     /// Sets the address of a buffer. Only for a buffer that the device does not have.
     pub(crate) fn describe(&mut self, buffer: u16, address: u64, length: u32, direction: Direction) {
         let at = 16 * usize::from(buffer);

@@ -278,6 +278,58 @@ fn a_device_is_stopped_before_its_memory_goes() {
     }
 }
 
+/// Bit of a function's command: it may reach memory.
+const MASTER: u32 = 4;
+
+/// Drops a device's driver, at once or after it has `failed`, while the device goes on.
+fn go_on<D>(device: &Device, make: impl Fn() -> D, fail: impl Fn(&mut D)) {
+    for has_failed in [false, true] {
+        let begin = device.0.borrow().arena.0.borrow().len();
+        let mut driver = make();
+        let lent = device.0.borrow().arena.0.borrow().len() - begin;
+        device.0.borrow_mut().goes_on = true;
+        let before = device.0.borrow().arena.abandoned();
+        if has_failed {
+            let state = device.0.borrow();
+            // A number of used buffers that cannot be.
+            state.arena.put(state.queues[0].used + 2, &9999u16.to_le_bytes());
+            drop(state);
+            fail(&mut driver);
+        }
+        drop(driver);
+        let mut state = device.0.borrow_mut();
+        assert_ne!(state.queues[0].used, 0, "it goes on");
+        let abandoned = state.arena.abandoned() - before;
+        match state.configuration.get(&4) {
+            Some(command) => assert_eq!((command & MASTER, abandoned), (0, 0), "it reaches no memory"),
+            None => assert_eq!(abandoned, lent, "it may write to all of it"),
+        }
+        state.goes_on = false;
+    }
+}
+
+#[test]
+fn memory_of_a_device_that_goes_on_gets_no_other_owner() {
+    for version in [1, 2, PCI, PCI_WITH_MESSAGES] {
+        let device = Device::network(version, 0);
+        go_on(&device, || start(&device), |network| assert_eq!(receive(network), None));
+        let common = if version == 1 { 1 << 27 } else { MODERN };
+        let device = Device::new(Model { kind: 4, version, features: common, largest_queue: 8 }, 0);
+        let make = || Entropy::new(probe(&device).unwrap(), device.allocator()).unwrap();
+        go_on(&device, make, |entropy| assert_eq!(entropy.read(&mut [0; 8]), Err(Error::Misbehaved)));
+    }
+}
+
+#[test]
+fn a_device_that_goes_on_gets_no_driver() {
+    let device = Device::network(2, 0);
+    drop(start(&device));
+    let network = start(&device);
+    device.0.borrow_mut().goes_on = true;
+    drop(network);
+    assert_eq!(Network::new(probe(&device).unwrap(), device.allocator()).err(), Some(Error::Misbehaved));
+}
+
 /// A driver's answer to a frame, for any checksum work left to the device, as it leaves the device.
 fn completed(device: &Device, mut sent: Vec<u8>) -> Vec<u8> {
     let header = device.header();

@@ -112,6 +112,8 @@ pub(crate) trait Place {
     fn set_queue(&mut self, queue: u32, size: u16, parts: QueueAddresses) -> Result<(), Error>;
     /// Returns whether the device follows the drafts of the standard.
     fn is_legacy(&self) -> bool;
+    /// Takes a device's access to memory away if there is a way but the device's own; returns whether there is.
+    fn isolate(&self) -> bool;
     /// Returns a byte of the device's own configuration.
     fn configuration(&self, offset: usize) -> u8;
     /// Returns a word of the device's own configuration, whose offset is a multiple of 4. Devices of the standard need
@@ -124,11 +126,23 @@ enum Registry<R: Registers> {
     Pci(Pci<R>),
 }
 
-/// A virtio device's registers. A device that was started is stopped when they are dropped.
+/// A virtio device's registers. The driver that has started the device [ends](Transport::end) it before the memory of
+/// its queues and buffers goes.
 pub struct Transport<R: Registers> {
     registry: Registry<R>,
     kind: Kind,
     status: u32,
+    has_memory: bool,
+}
+
+/// Whether memory that a device has had may get another owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Release {
+    /// The device does not reach it any more.
+    Safe,
+    /// The device was told to stop and has not: the memory is [abandoned](crate::Memory::abandon).
+    Never,
 }
 
 /// Acknowledges a device's interrupts, apart from its driver: an interrupt handler need not wait for the user of the
@@ -167,7 +181,7 @@ impl<R: Registers> Transport<R> {
     /// [`Error::Absent`] if it is not a virtio device, [`Error::Unsupported`] for an unknown version.
     pub fn probe(registers: R) -> Result<Self, Error> {
         let (mmio, kind) = Mmio::probe(registers)?;
-        Ok(Transport { registry: Registry::Mmio(mmio), kind, status: 0 })
+        Ok(Transport { registry: Registry::Mmio(mmio), kind, status: 0, has_memory: false })
     }
 
     /// Identifies the device that a function of PCI is. `window` opens a region of its registers; with `has_messages`
@@ -175,14 +189,17 @@ impl<R: Registers> Transport<R> {
     ///
     /// # Errors
     /// [`Error::Absent`] if it is not a virtio device, [`Error::Unsupported`] if it lacks registers of the standard.
-    pub fn of_function<C: Registers>(
-        function: &drivers::pci::Function<C>,
+    pub fn of_function(
+        function: &drivers::pci::Function<R>,
         has_messages: bool,
         window: impl FnMut(drivers::pci::Region) -> Option<R>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Error>
+    where
+        R: Clone,
+    {
         let kind = crate::pci::kind(function).ok_or(Error::Absent)?;
         let pci = Pci::find(function, has_messages, window).ok_or(Error::Unsupported)?;
-        Ok(Transport { registry: Registry::Pci(pci), kind, status: 0 })
+        Ok(Transport { registry: Registry::Pci(pci), kind, status: 0, has_memory: false })
     }
 
     /// Returns the kind of the device.
@@ -223,9 +240,12 @@ impl<R: Registers> Transport<R> {
     /// Resets the device and agrees on features: those of `wanted` that it offers, and all of `needed`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it lacks a needed one, or does not agree.
+    /// [`Error::Unsupported`] if it lacks a needed one, or does not agree; [`Error::Misbehaved`] if it goes on with
+    /// what it did before.
     pub(crate) fn start(&mut self, wanted: u64, needed: u64) -> Result<u64, Error> {
-        self.reset();
+        if !self.reset() {
+            return Err(Error::Misbehaved);
+        }
         self.add_status(status::ACKNOWLEDGE);
         self.add_status(status::DRIVER);
         let mut offered: u64 = self.place().features(0).into();
@@ -275,25 +295,37 @@ impl<R: Registers> Transport<R> {
 
     /// Starts the device.
     pub(crate) fn finish(&mut self) {
+        self.has_memory = true;
         self.add_status(status::DRIVER_OK);
     }
 
-    /// Stops the device: it forgets its queues, and neither touches memory nor interrupts any more.
-    pub(crate) fn reset(&mut self) {
+    /// Has the device forget its queues: it neither touches memory nor interrupts any more. Returns whether it does so.
+    #[must_use]
+    fn reset(&mut self) -> bool {
         self.place().set_status(0);
         self.status = 0;
         // It has stopped when the register reads zero; a device for which it never does must not hang the hart.
-        for _ in 0..RESET_LOOKS {
-            if self.place().status() == 0 {
-                break;
-            }
-        }
+        (0..RESET_LOOKS).any(|_| self.place().status() == 0)
     }
 
-    /// Stops a device that cannot be used, and reports that to it.
-    pub(crate) fn stop(&mut self) {
-        self.reset();
-        self.add_status(status::ACKNOWLEDGE | status::FAILED);
+    /// Stops a device that cannot be used, and reports that to it. Returns what becomes of the memory that it has had.
+    pub(crate) fn stop(&mut self) -> Release {
+        let has_stopped = self.reset();
+        if has_stopped {
+            self.add_status(status::ACKNOWLEDGE | status::FAILED);
+        }
+        self.release(has_stopped)
+    }
+
+    /// Stops a device that was started, before its memory goes. Returns what becomes of the memory.
+    pub(crate) fn end(&mut self) -> Release {
+        let has_stopped = !self.has_memory || self.reset();
+        self.release(has_stopped)
+    }
+
+    fn release(&mut self, has_stopped: bool) -> Release {
+        self.has_memory &= !has_stopped && !self.place().isolate();
+        if self.has_memory { Release::Never } else { Release::Safe }
     }
 
     /// Notifies the device of new buffers in a queue. The queue's contents come before this register, as [`Registers`]
@@ -313,13 +345,5 @@ impl<R: Registers> Transport<R> {
     /// Returns a word of the device's configuration, whose offset is a multiple of 4.
     pub(crate) fn configuration_word(&self, offset: usize) -> u32 {
         self.place().configuration_word(offset)
-    }
-}
-
-impl<R: Registers> Drop for Transport<R> {
-    fn drop(&mut self) {
-        if self.status & status::DRIVER_OK != 0 {
-            self.reset();
-        }
     }
 }

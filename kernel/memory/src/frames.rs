@@ -631,7 +631,7 @@ impl Block {
 
 impl Block {
     /// Makes dropping do nothing: the memory is never used again.
-    pub(crate) fn leak(&mut self) {
+    pub fn leak(&mut self) {
         self.frames = 0;
     }
 

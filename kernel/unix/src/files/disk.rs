@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt::Write as _;
 use core::future::poll_fn;
+use core::mem;
 use core::ops::Range;
 use core::task::{Poll, Waker};
 
@@ -89,6 +90,11 @@ impl virtio::Data for RequestPages {
         let last = self.frames.len().wrapping_sub(1);
         let length = move |number| if number == last { self.last } else { PAGE_SIZE as u32 };
         self.frames.iter().enumerate().map(move |(number, frame)| (frame.physical_address(), length(number)))
+    }
+
+    fn abandon(&mut self) {
+        // The count of a frame's owners never falls to zero.
+        mem::forget(mem::take(&mut self.frames));
     }
 }
 

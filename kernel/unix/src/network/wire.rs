@@ -50,6 +50,14 @@ impl virtio::Memory for DmaBuffer {
     fn write(&self, offset: usize, from: &[u8]) {
         self.0.write(offset, from);
     }
+
+    fn abandon(&mut self) {
+        let kib = self.0.len() / 1024;
+        if kib > 0 {
+            println!("device: one does not stop when told to: {kib} KiB of memory that it reaches are not used again");
+        }
+        self.0.leak();
+    }
 }
 
 type Card = Network<Mapped, DmaBuffer>;
@@ -254,6 +262,23 @@ mod tests {
         assert_eq!(bytes[2..], [0; 4]);
         buffer.store(end, 1);
         assert_eq!((buffer.load(end), buffer.load(end - 2 + 1)), (0, 0), "outside, and not aligned");
+    }
+
+    #[test]
+    fn an_abandoned_buffer_is_never_used_again() {
+        let _guard = crate::testing::alone();
+        let _hart = crate::testing::simulation().attach(0);
+        memory::fake::init(64 << 20);
+        let buffers = || [2, 3].map(|pages| DmaBuffer::allocate(pages * 4096).expect("there is memory"));
+        drop(buffers());
+        let before = memory::frames::free_frames();
+        let [mut abandoned, other] = buffers();
+        abandoned.abandon();
+        // Once is enough, and it has no bytes any more.
+        abandoned.abandon();
+        assert_eq!((abandoned.length(), abandoned.load(0)), (0, 0));
+        drop((abandoned, other));
+        assert_eq!(memory::frames::free_frames(), before - 2);
     }
 
     #[test]
