@@ -9,9 +9,10 @@
 // Everything is driven between two rising edges of one clock, so a run gives the same cycles each time as long as
 // nothing is typed.
 //
-// With --profile, cycles, instructions and transfers from memory are counted for each address of an instruction. The
-// counts are written and begun again at each line on the console that begins with `bench: `, behind that line: they are
-// those of the measurement that the line reports. Waiting is counted at the instruction that ends it.
+// With --profile, cycles, instructions and transfers from memory are counted for each address of an instruction, and
+// transfers and walks of the page tables for each address that they are about. The counts are written and begun again
+// at each line on the console that begins with `bench: `, behind that line: they are those of the measurement that the
+// line reports. Waiting is counted at the instruction that ends it.
 
 #include <algorithm>
 #include <cerrno>
@@ -35,6 +36,13 @@
 #include "VExampleRocketSystem___024root.h"
 #endif
 #include "verilated.h"
+
+#ifdef PROFILE
+#define PROFILE_JOINED(walker, port, signal) walker##io_requestor_##port##_req_##signal
+#define PROFILE_NAMED(walker, port, signal) PROFILE_JOINED(walker, port, signal)
+/// A signal of a port of the walker of page tables.
+#define PROFILE_WALK(port, signal) PROFILE_NAMED(PROFILE_WALKER, port, signal)
+#endif
 
 namespace {
 
@@ -143,6 +151,13 @@ class Profile {
     lines_[address / kLine * kLine]++;
   }
 
+  /// Counts a walk of the page tables, for code or for data.
+  void walk(bool is_code, uint64_t page) {
+    // Of 39 bits, the upper of which are all as the highest one.
+    const uint64_t address = static_cast<uint64_t>(static_cast<int64_t>(page << 37) >> 25);
+    walks_[is_code][address]++;
+  }
+
   void cycle(bool retires, uint64_t address) {
     cycles_++;
     if (!retires) return;
@@ -165,6 +180,13 @@ class Profile {
       std::fprintf(file_, "line %llx %llu\n", static_cast<unsigned long long>(address),
                    static_cast<unsigned long long>(count));
     }
+    for (const bool is_code : {false, true}) {
+      for (const auto& [address, count] : walks_[is_code]) {
+        std::fprintf(file_, "%s %llx %llu\n", is_code ? "code" : "data", static_cast<unsigned long long>(address),
+                     static_cast<unsigned long long>(count));
+      }
+      walks_[is_code].clear();
+    }
     std::fflush(file_);
     counts_.clear();
     lines_.clear();
@@ -177,6 +199,8 @@ class Profile {
   std::unordered_map<uint64_t, Count> counts_;
   /// Number of transfers of each line of the caches.
   std::unordered_map<uint64_t, uint64_t> lines_;
+  /// Number of walks for each page, of data and of code.
+  std::unordered_map<uint64_t, uint64_t> walks_[2];
 };
 
 /// A 16550 without FIFO, whose transmitter is always ready.
@@ -535,6 +559,12 @@ int main(int count, char** words) {
     io.sample(now);
 #ifdef PROFILE
     if (transfer) profile.transfer(*transfer);
+    if (top.rootp->PROFILE_WALK(0, ready) && top.rootp->PROFILE_WALK(0, valid)) {
+      profile.walk(false, top.rootp->PROFILE_WALK(0, bits_bits_addr));
+    }
+    if (top.rootp->PROFILE_WALK(1, ready) && top.rootp->PROFILE_WALK(1, valid)) {
+      profile.walk(true, top.rootp->PROFILE_WALK(1, bits_bits_addr));
+    }
     profile.cycle(top.rootp->PROFILE_VALID, top.rootp->PROFILE_PC);
 #else
     (void)transfer;

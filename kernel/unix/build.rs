@@ -8,5 +8,9 @@ fn main() {
         // definition comes before the script, which reads it.
         println!("cargo:rustc-link-arg-bins=--defsym=LEAF=0x200000");
         println!("cargo:rustc-link-arg-bins=-Tkernel.ld");
+        // Of hot.ld, which the script includes.
+        let directory = env::var("CARGO_MANIFEST_DIR").expect("cargo sets the manifest directory");
+        println!("cargo:rustc-link-arg-bins=-L{directory}");
+        println!("cargo:rerun-if-changed=hot.ld");
     }
 }

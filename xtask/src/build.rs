@@ -21,6 +21,7 @@ use object::elf::SHN_UNDEF;
 use object::read::elf::{ElfFile64, ProgramHeader as _};
 
 use crate::children::{self, Child, Ending};
+use crate::hot;
 use crate::instructions;
 use crate::linux_target;
 use crate::progress::{Activity, Progress};
@@ -610,10 +611,43 @@ impl Builder<'_> {
         let content = std::fs::read(&built).with_context(|| format!("cargo made no {}", built.display()))?;
         if std::fs::read(&product).ok().as_ref() != Some(&content) {
             instructions::check(&content).with_context(|| format!("{} cannot run", built.display()))?;
+            if part != Compiled::KernelForDebugger {
+                for pattern in self.unmatched(program, &content)? {
+                    eprintln!("No function of {program} is named {pattern}, as its hot.ld has it: `check build` fails");
+                }
+            }
             write_if_changed(&product, &content)?;
         }
         Ok(product)
     }
+}
+
+impl Builder<'_> {
+    /// Returns the patterns of a kernel's hot.ld that match no function.
+    fn unmatched(&self, program: &str, content: &[u8]) -> Result<Vec<String>> {
+        let manifest = &self.package(program)?.manifest_path;
+        let script = manifest.with_file_name("hot.ld");
+        let text = std::fs::read_to_string(&script).with_context(|| format!("cannot read {}", script.display()))?;
+        hot::unmatched(&text, content)
+    }
+}
+
+/// Checks that all functions exist which the kernels have beside each other.
+///
+/// # Errors
+///
+/// A pattern of a kernel's hot.ld matches no function of its file.
+pub fn look_at_hot_functions(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> {
+    let builder = Builder { workspace, toolchain, progress: &Progress::new(false) };
+    for kernel in [KERNEL, MICROKERNEL] {
+        let file = workspace.products().join(kernel);
+        let content = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let unmatched = builder.unmatched(kernel, &content)?;
+        if !unmatched.is_empty() {
+            bail!("no function of {kernel} is named as hot.ld has it: {}", unmatched.join(", "));
+        }
+    }
+    Ok(())
 }
 
 /// The parts that are compiled for the target with different flags.
@@ -659,7 +693,8 @@ impl Compiled {
     /// leaves `gp` alone without another flag. The compiler's warning that the feature is unstable changes nothing.
     fn flags(self) -> &'static [&'static str] {
         match self {
-            Compiled::Kernel | Compiled::KernelForDebugger => &["-Cforce-frame-pointers=yes"],
+            Compiled::Kernel => &["-Cforce-frame-pointers=yes", "-Ctarget-feature=+relax"],
+            Compiled::KernelForDebugger => &["-Cforce-frame-pointers=yes"],
             Compiled::Programs | Compiled::ProgramsForDebugger => {
                 &["-Cforce-unwind-tables=yes", "--cfg=getrandom_backend=\"custom\""]
             }

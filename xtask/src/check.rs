@@ -98,14 +98,14 @@ fn run(context: &Context, step: Step) -> Result<()> {
 
 /// Both kernels, the microkernel in its variations, with all programs.
 fn build_everything(context: &Context) -> Result<()> {
-    context.build(Need::Everything)?;
+    let (toolchain, _) = context.build(Need::Everything)?;
     for harts in [Harts::One, Harts::Several] {
         context.build_microkernel(Variation::new(harts))?;
     }
     let one = Variation::new(Harts::One);
     context.build_microkernel(Variation { counters: Counters::Threads, ..one })?;
     context.build_microkernel(Variation { debug_calls: DebugCalls::None, ..one })?;
-    Ok(())
+    build::look_at_hot_functions(&context.workspace, &toolchain)
 }
 
 fn suite(context: &Context, suite: Suite) -> Result<()> {

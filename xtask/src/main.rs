@@ -38,6 +38,7 @@ mod figures;
 mod fuzz;
 mod gdb;
 mod guest;
+mod hot;
 mod image;
 mod images;
 mod instructions;

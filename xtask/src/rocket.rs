@@ -59,7 +59,7 @@ pub const MAXIMUM_HARTS: u8 = 4;
 pub const LATENCY: u32 = 30;
 
 /// The machine of a boot.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hardware {
     /// Number of harts.
     pub harts: u8,
@@ -226,10 +226,10 @@ fn make(progress: &Progress, core: &str, folder: &Path, counts_instructions: boo
 fn flags(counts_instructions: bool) -> String {
     let mut flags = String::from("-std=c++17 -march=native");
     if counts_instructions {
-        let core = format!("{TOP}__DOT__tile_prci_domain__DOT__tile_reset_domain_tile__DOT__core__DOT__");
-        flags += &format!(
-            " -DPROFILE -DPROFILE_VALID={core}coreMonitorBundle_valid -DPROFILE_PC={core}coreMonitorBundle_pc"
-        );
+        let tile = format!("{TOP}__DOT__tile_prci_domain__DOT__tile_reset_domain_tile__DOT__");
+        let core = format!("{tile}core__DOT__coreMonitorBundle_");
+        flags += &format!(" -DPROFILE -DPROFILE_VALID={core}valid -DPROFILE_PC={core}pc");
+        flags += &format!(" -DPROFILE_WALKER={tile}ptw__DOT__");
     }
     flags
 }
