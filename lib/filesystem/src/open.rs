@@ -16,7 +16,7 @@ use crate::quota::{Maker, Owner};
 use crate::rights::{self, READ, Subject, WRITE};
 use crate::table::Held;
 use crate::tree::{Filesystem, Recipe, create};
-use crate::walk::{LastComponent, LastLink, walk};
+use crate::walk::{LastComponent, LastLink, Note, WayOn, resolve_noting, walk};
 use crate::watch::event;
 
 /// Mode of access to an open file (`O_ACCMODE`).
@@ -157,10 +157,36 @@ impl Filesystem {
         options: &OpenOptions,
         by: impl Into<Maker<'a>>,
     ) -> Result<OpenFile, Error> {
-        let (base, by) = (base.into(), by.into());
+        self.open_with(base.into(), path, options, by.into(), None)
+    }
+
+    /// Does so, and notes where a path goes on that leads out of this file system ([`Error::Crossing`]), unless the
+    /// file may be created: without the note, [`Filesystem::way_on`] finds it.
+    ///
+    /// # Errors
+    /// As [`Filesystem::open`].
+    pub fn open_noting<'a>(
+        &self,
+        base: impl Into<Base<'a>>,
+        path: &[u8],
+        options: &OpenOptions,
+        by: impl Into<Maker<'a>>,
+        way: &mut Option<WayOn>,
+    ) -> Result<OpenFile, Error> {
+        self.open_with(base.into(), path, options, by.into(), Some(way))
+    }
+
+    #[inline]
+    fn open_with(
+        &self,
+        base: Base<'_>,
+        path: &[u8],
+        options: &OpenOptions,
+        by: Maker<'_>,
+        note: Note<'_>,
+    ) -> Result<OpenFile, Error> {
         let held = if options.creation == Creation::Never {
-            let position = walk(self.begin(base)?, path, options.last_link.into())?;
-            position.target()?
+            resolve_noting(self.begin(base)?, path, options.last_link, note)?
         } else {
             if options.expect == Expect::Directory {
                 return Err(Error::InvalidArgument);

@@ -18,7 +18,9 @@ use crate::node::{Base, DeviceNumber, FileKind, Node, Timestamp};
 use crate::quota::{Maker, Owner};
 use crate::rights::{self, Ownership, Subject, WRITE};
 use crate::table::{Attributes, Content, Held, Inode, ROOT, Shared};
-use crate::walk::{Begin, Last, LastComponent, LastLink, MAX_PATH_LENGTH, Position, WayOn, resolve, walk, walk_noting};
+use crate::walk::{
+    Begin, Last, LastComponent, LastLink, MAX_PATH_LENGTH, Position, WayOn, resolve, resolve_noting, walk, walk_noting,
+};
 use crate::watch::event;
 
 /// Treatment by [`Filesystem::rename`] of a new name that exists.
@@ -198,6 +200,20 @@ impl Filesystem {
     #[doc(alias = "namei")]
     pub fn look_up<'a>(&self, base: impl Into<Base<'a>>, path: &[u8], last: LastLink) -> Result<Node, Error> {
         Ok(Node::new(&resolve(self.begin(base.into())?, path, last)?))
+    }
+
+    /// Does so, and notes where a path goes on that leads out of this file system ([`Error::Crossing`]).
+    ///
+    /// # Errors
+    /// As [`Filesystem::look_up`].
+    pub fn look_up_noting<'a>(
+        &self,
+        base: impl Into<Base<'a>>,
+        path: &[u8],
+        last: LastLink,
+        way: &mut Option<WayOn>,
+    ) -> Result<Node, Error> {
+        Ok(Node::new(&resolve_noting(self.begin(base.into())?, path, last, Some(way))?))
     }
 
     /// Makes a directory (`mkdirat`).

@@ -92,7 +92,7 @@ pub struct WayOn {
 }
 
 /// Place for the way on, for the walks that are made to find it.
-type Note<'note> = Option<&'note mut Option<WayOn>>;
+pub(crate) type Note<'note> = Option<&'note mut Option<WayOn>>;
 
 /// Ends a walk that cannot go on in this file system.
 #[cold]
@@ -445,5 +445,15 @@ fn splice(link: &Held<'_>, rest: &[u8]) -> Result<Vec<u8>, Error> {
 
 /// Walks a path to its end.
 pub(crate) fn resolve<'shared>(base: Begin<'shared, '_>, path: &[u8], last: LastLink) -> Result<Held<'shared>, Error> {
-    walk(base, path, last.into())?.target()
+    resolve_noting(base, path, last, None)
+}
+
+/// Does so, and notes where a path goes on that leads out of this file system.
+pub(crate) fn resolve_noting<'shared>(
+    base: Begin<'shared, '_>,
+    path: &[u8],
+    last: LastLink,
+    mut note: Note<'_>,
+) -> Result<Held<'shared>, Error> {
+    walk_noting(base, path, last.into(), note.as_deref_mut())?.target_noting(note)
 }

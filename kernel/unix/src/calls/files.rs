@@ -134,7 +134,7 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
         }
         Opened::OnVolume(node, mount) => {
             let file = VolumeFile::open(node, mount, options.access, flags, &process.account)?;
-            (Box::new(file) as Box<dyn FileOperations>, options.access)
+            (file as Box<dyn FileOperations>, options.access)
         }
         Opened::Generated(entry, mount) => {
             (Generated::open(entry, mount, process.id, &process.account)?, options.access)

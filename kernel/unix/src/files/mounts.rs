@@ -4,7 +4,8 @@
 //! another file system covers is marked in its inode, and the walk meets the mark with the access that it makes anyhow
 //! ([`filesystem::Error::Crossing`]). Only then is the table looked at: [`Path`] asks how far the path went, goes on to
 //! the other file system, and tries again there. So a path that stays in its file system costs nothing for the others,
-//! however many there are, and a path that crosses is followed twice up to each crossing.
+//! however many there are. A walk that opens or finds a file notes where it was left; other paths that cross are
+//! followed twice up to each crossing.
 //!
 //! # Uses of a mount
 //! A [`Place`] is a file with its mount: working directories and open files hold one, and a mount holds the place that
@@ -34,7 +35,7 @@ use abi_unix::types::mounting::{self, flag};
 use filesystem::rights::{self, EXECUTE, Subject};
 use filesystem::{
     Access, Base, Contents, Creation, Departure, Error, Expect, FileKind, Filesystem, LastComponent, LastLink,
-    MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner, PathSoFar,
+    MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner, PathSoFar, WayOn,
 };
 use spin::{Mutex, Once, RwLock, RwLockWriteGuard};
 
@@ -960,13 +961,16 @@ impl Path {
                 self.count_links(base, last.into())?;
             }
             match node {
-                Node::Stored(base) => match mount.tree().look_up(base.seen_by(self.subject()), &self.path, last) {
-                    Err(Error::Crossing) => drop(self.cross(last.into())?),
-                    found => {
-                        let node = Node::Stored(found.map_err(errno_of)?);
-                        return Ok(Place { node, mount: mount.clone() });
+                Node::Stored(base) => {
+                    let (base, mut way) = (base.seen_by(self.subject()), None);
+                    match mount.tree().look_up_noting(base, &self.path, last, &mut way) {
+                        Err(Error::Crossing) => self.go_on_by(way, last.into())?,
+                        found => {
+                            let node = Node::Stored(found.map_err(errno_of)?);
+                            return Ok(Place { node, mount: mount.clone() });
+                        }
                     }
-                },
+                }
                 Node::OnVolume(_) => {
                     if let Arrived::At(node, mount) = self.walk_on_volume(last.into())? {
                         return Ok(Place { node: Node::OnVolume(node), mount });
@@ -1054,8 +1058,9 @@ impl Path {
                 }
                 Node::Stored(base) => {
                     let base = base.seen_by(self.subject());
-                    match mount.tree().open(base, &self.path, options, made_by(owner)) {
-                        Err(Error::Crossing) => drop(self.cross(last)?),
+                    let mut way = None;
+                    match mount.tree().open_noting(base, &self.path, options, made_by(owner), &mut way) {
+                        Err(Error::Crossing) => self.go_on_by(way, last)?,
                         file => return Ok(Opened::Stored(file.map_err(errno_of)?, mount.clone())),
                     }
                 }
@@ -1261,6 +1266,20 @@ impl Path {
             }
         };
         let Some(way) = way else { return Ok(false) };
+        self.go_on(way, mount)?;
+        Ok(true)
+    }
+
+    /// Goes on where a path has left the tree of a mount, which its walk has perhaps noted.
+    fn go_on_by(&mut self, way: Option<WayOn>, last: LastComponent) -> Result<(), Halt> {
+        match way {
+            Some(way) => self.go_on(way, self.place.mount.clone()),
+            None => self.cross(last).map(drop),
+        }
+    }
+
+    /// Goes on where a path has left the tree of this mount.
+    fn go_on(&mut self, way: WayOn, mount: Arc<Mount>) -> Result<(), Halt> {
         self.follow(way.links)?;
         let mut rest = way.rest;
         let is_later = matches!(way.departure, Departure::Later(_));
@@ -1275,7 +1294,7 @@ impl Path {
             Departure::Later(directory) => Place { node: Node::Stored(directory), mount },
         };
         self.path = rest;
-        if is_later { Err(Halt::Later) } else { Ok(true) }
+        if is_later { Err(Halt::Later) } else { Ok(()) }
     }
 }
 

@@ -325,7 +325,7 @@ impl Process {
                 return Err(Errno::EROFS);
             }
             Opened::Stored(file, mount) => Box::new(Stored { file, mount }),
-            Opened::OnVolume(node, mount) => Box::new(VolumeFile::open(node, mount, Access::Write, 0, &self.account)?),
+            Opened::OnVolume(node, mount) => VolumeFile::open(node, mount, Access::Write, 0, &self.account)?,
             Opened::Generated(..) | Opened::Same(_) => return Err(Errno::EINVAL),
         };
         let status = file.status();

@@ -7,6 +7,7 @@ use core::task::{Poll, Waker};
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use abi_unix::types::{self, Status, open};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use ext4::{Entry, ListingPlace, kind};
@@ -154,7 +155,7 @@ impl VolumeFile {
         access: Access,
         flags: u32,
         account: &Arc<Account>,
-    ) -> Result<VolumeFile, Errno> {
+    ) -> Result<Box<VolumeFile>, Errno> {
         let charge = account.charge(Resource::Memory, MEMORY_OF_A_NODE)?;
         if access != Access::Read {
             let mut writers = node.volume().writers.lock();
@@ -168,7 +169,8 @@ impl VolumeFile {
         }
         let reported = AtomicU32::new(node.failures());
         let reported_of_all = AtomicU32::new(node.volume().failures());
-        Ok(VolumeFile {
+        // In place: it is large.
+        Ok(Box::new(VolumeFile {
             node,
             mount,
             access,
@@ -181,7 +183,7 @@ impl VolumeFile {
             reported,
             reported_of_all,
             _charge: charge,
-        })
+        }))
     }
 
     /// Returns `EIO` if anything could not be written since this was last reported for the open file.
