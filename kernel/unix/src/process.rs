@@ -216,6 +216,8 @@ pub(crate) struct Origin {
     pub authority: Authority,
     /// Its users and groups.
     pub identity: Whom,
+    /// Its choices about its core file.
+    pub dump: Dump,
 }
 
 /// Number of bytes of kernel memory with which a process begins: the process, its process page and completion ring, the
@@ -478,7 +480,7 @@ impl Process {
         directory: Place,
         default_priority: Priority,
     ) -> Process {
-        let Origin { account, place, standing, authority, identity } = origin;
+        let Origin { account, place, standing, authority, identity, dump } = origin;
         shared.tell_mode(standing.mode());
         shared.tell_ceiling(standing.ceiling());
         Process {
@@ -506,7 +508,7 @@ impl Process {
             authority,
             signals: Signals::new(),
             timers: Timers::new(),
-            dump: Dump::new(),
+            dump,
             name: [const { AtomicU64::new(0) }; 2],
             shares: crate::network::shares::Shares::new(account.clone()),
             model: Model::default(),

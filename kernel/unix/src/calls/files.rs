@@ -29,11 +29,11 @@ use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::volume::file::VolumeFile;
 use crate::files::volume::{self, AttributeChange, VolumeAnswer, VolumeNode, VolumeRequest};
-use crate::files::{devices, disk, pipe, remains};
+use crate::files::{devices, disk, owners, pipe, remains};
 use crate::network::interfaces;
 use crate::process::identity::{self, Whom};
 use crate::process::user::UserBuffer;
-use crate::process::{Process, table, told_owners};
+use crate::process::{Process, authority, table, told_owners};
 use crate::scheduling::steps;
 
 /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
@@ -348,7 +348,7 @@ fn control_owner(call: &Call<'_>, file: &OpenFile) -> Result<usize, Errno> {
             if signal > control::LAST_SIGNAL {
                 return Err(Errno::EINVAL);
             }
-            file.change_ownership(&**call.process(), |ownership| ownership.signal = signal)
+            change_told(call, file, |ownership| ownership.signal = signal)
         }
     }
 }
@@ -366,9 +366,15 @@ fn own(call: &Call<'_>, file: &OpenFile, owner: i32, is_thread: bool) -> Result<
     if !is_there {
         return Err(Errno::ESRCH);
     }
-    file.change_ownership(&**call.process(), |ownership| {
+    change_told(call, file, |ownership| {
         (ownership.owner, ownership.is_thread) = (owner, is_thread && owner > 0);
     })
+}
+
+/// Changes whom an open file tells of its events, with the rights that the caller has now.
+fn change_told(call: &Call<'_>, file: &OpenFile, change: impl FnOnce(&mut owners::Ownership)) -> Result<usize, Errno> {
+    let process = call.process();
+    file.change_ownership(&**process, authority::rights(process), change).map(|()| 0)
 }
 
 /// Performs `fcntl` on seals.

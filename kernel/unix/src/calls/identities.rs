@@ -7,7 +7,7 @@ use filesystem::rights::MOST_GROUPS;
 
 use crate::calls::call::{Call, Decoding};
 use crate::process::Process;
-use crate::process::identity::{Numbers, Wish};
+use crate::process::identity::{Identity, Numbers, Wish};
 
 /// Whether a call is about users or about groups.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,17 +87,18 @@ pub(super) fn set_of_files(call: Call<'_>, of: Of) -> Decoding {
 /// Gives a process other users or groups, with all that follows from that: capabilities go when no user is 0 any more,
 /// and core files are not written, nor is the end of a parent told.
 fn change(process: &Process, of: Of, wish: Wish) -> Result<(), Errno> {
-    let (old, new) = process.identity.change(&process.account, |now| match of {
+    let wanted = |now: &Identity| match of {
         Of::Users => now.with_users(wish),
         Of::Groups => now.with_groups(wish),
-    })?;
+    };
     let keeps = process.keeps_capabilities.load(Ordering::Relaxed);
-    process.authority.follow_users(old.capabilities_after(&new), keeps);
-    if old.hides_from(&new) {
-        process.dump.permit(false);
-        process.set_signal_of_orphan(0);
-    }
-    Ok(())
+    process.identity.change(&process.account, wanted, |old, new| {
+        process.authority.follow_users(old.capabilities_after(new), keeps);
+        if old.hides_from(new) {
+            process.dump.permit(false);
+            process.set_signal_of_orphan(0);
+        }
+    })
 }
 
 /// Performs `getgroups`.
@@ -142,7 +143,7 @@ pub(super) fn set_groups(call: Call<'_>) -> Decoding {
     if numbers.contains(&u32::MAX) {
         return Err(Errno::EINVAL);
     }
-    process.identity.change(&process.account, |now| now.with_further_groups(numbers))?;
+    process.identity.change(&process.account, |now| now.with_further_groups(numbers), |_, _| {})?;
     Ok(0.into())
 }
 
@@ -456,6 +457,225 @@ mod tests {
                 assert_eq!(program.call(SystemCall::Execute, [path, 0, 0]), Err(Errno::EACCES));
             });
             set(program, before.0 as usize, before.2 as usize);
+        });
+    }
+
+    /// Runs the test's program with these bits and this owner in a copy that is prepared before.
+    fn execute_prepared(
+        program: &mut Program,
+        (user, mode): (usize, usize),
+        prepare: impl FnOnce(&mut Program) + Send + 'static,
+        expected: impl FnOnce(&mut Program) + Send + 'static,
+    ) {
+        let set = |program: &mut Program, user: usize, mode: usize| {
+            on_path(program, SystemCall::ChangeOwnerAt, "/bin/test", [user, KEEP, 0]).unwrap();
+            on_path(program, SystemCall::ChangeModeAt, "/bin/test", [mode]).unwrap();
+        };
+        let before = owner(program, "/bin/test");
+        set(program, user, mode);
+        child(program, move |program| {
+            prepare(program);
+            let path = text(program, "/bin/test");
+            program.goes_on_as(expected);
+            let result = program.call(SystemCall::Execute, [path, 0, 0]);
+            panic!("{result:?}");
+        });
+        set(program, before.0 as usize, before.2 as usize);
+    }
+
+    fn held(program: &Program) -> Held {
+        program.process().authority.held()
+    }
+
+    fn give(program: &Program, held: Held) {
+        authority::give(&table::find(1).unwrap(), &program.process(), held).unwrap();
+    }
+
+    /// capabilities(7): a program changes users, and capabilities follow.
+    #[test]
+    fn a_program_takes_the_capabilities_of_users_that_it_gives_up() {
+        run(|program| {
+            let only = CapabilitySet::only(Capability::Kill);
+            // The saved user is 0 until the program begins.
+            let give_up = move |program: &mut Program| {
+                give(program, Held::of(only));
+                assert_eq!(program.call(SystemCall::SetUserTriple, [1000, 1000, 0]), Ok(0));
+                assert_eq!(held(program), Held { effective: CapabilitySet::NONE, ..Held::of(only) });
+            };
+            execute_prepared(program, (0, 0o755), give_up, |program| {
+                assert_eq!(three(program, SystemCall::GetUserTriple), [1000; 3]);
+                assert_eq!(held(program), Held::NONE);
+            });
+            // The owner of the program is not 0, and the user that has started it is.
+            execute_prepared(
+                program,
+                (5, 0o4755),
+                move |program| give(program, Held::of(only)),
+                move |program| {
+                    assert_eq!(three(program, SystemCall::GetUserTriple), [0, 5, 5]);
+                    assert_eq!(held(program), Held { effective: CapabilitySet::NONE, ..Held::of(only) });
+                },
+            );
+        });
+    }
+
+    #[test]
+    fn capabilities_are_effective_for_children_of_user_0_alone() {
+        run(|program| {
+            let only = CapabilitySet::only(Capability::RawNetwork);
+            child(program, move |program| {
+                give(program, Held { inheritable: only, ..Held::of(only) });
+                child(program, move |program| assert_eq!(held(program).effective, only));
+                assert_eq!(program.call(SystemCall::SetUserTriple, [KEEP, 1000, KEEP]), Ok(0));
+                let expected = Held { effective: CapabilitySet::NONE, permitted: only, inheritable: only };
+                child(program, move |program| assert_eq!(held(program), expected));
+                let spawned = program.spawn(move |program| assert_eq!(held(program).effective, CapabilitySet::NONE));
+                let spawned = spawned.unwrap();
+                assert_eq!(program.wait_for(spawned), Ok((spawned, 0)));
+            });
+        });
+    }
+
+    /// As `execve` does: the users to which a parent can go back are not passed on.
+    #[test]
+    fn a_program_that_is_started_has_the_effective_user_as_saved_one() {
+        run(|program| {
+            child(program, |program| {
+                assert_eq!(program.call(SystemCall::SetUserTriple, [1000, 1000, 0]), Ok(0));
+                assert_eq!(program.call(SystemCall::SetFileUser, [0]), Ok(1000));
+                let spawned = program.spawn(|program| {
+                    assert_eq!(three(program, SystemCall::GetUserTriple), [1000; 3]);
+                    assert_eq!(program.call(SystemCall::SetFileUser, [KEEP]), Ok(1000));
+                    assert_eq!(program.call(SystemCall::SetUser, [0]), Err(Errno::EPERM));
+                });
+                let spawned = spawned.unwrap();
+                assert_eq!(program.wait_for(spawned), Ok((spawned, 0)));
+            });
+        });
+    }
+
+    /// Memory of a program is its file, and could be read from a core file or from outside.
+    #[test]
+    fn a_program_that_may_not_be_read_leaves_no_core_file() {
+        run(|program| {
+            let dumpable = |program: &mut Program| {
+                program.call(SystemCall::ProcessControl, [process_control::GET_DUMPABLE as usize])
+            };
+            execute_prepared(
+                program,
+                (0, 0o755),
+                |program| become_user(program, 1000, &[]),
+                move |program| {
+                    assert_eq!(dumpable(program), Ok(1));
+                },
+            );
+            execute_prepared(
+                program,
+                (0, 0o711),
+                |program| become_user(program, 1000, &[]),
+                move |program| {
+                    assert_eq!(dumpable(program), Ok(0));
+                    let spawned = program.spawn(move |program| assert_eq!(dumpable(program), Ok(0))).unwrap();
+                    assert_eq!(program.wait_for(spawned), Ok((spawned, 0)));
+                },
+            );
+        });
+    }
+
+    /// sigio_perm: a program that runs as its owner gives no more rights to signals that were asked for before.
+    #[test]
+    fn signals_of_files_have_the_rights_of_the_time_when_they_were_asked_for() {
+        run(|program| {
+            let victim = program.fork(|program| program.sleep_ns(1_000_000_000_000)).unwrap();
+            let (reader, writer) = program.pipe(open::NONBLOCK);
+            let ask = move |program: &mut Program| {
+                become_user(program, 1000, &[]);
+                let control = |program: &mut Program, command: u32, value: usize| {
+                    program.call(SystemCall::FileControl, [reader, command as usize, value])
+                };
+                assert_eq!(control(program, types::control::SETOWN, victim), Ok(0));
+                assert_eq!(control(program, types::control::SETFL, open::ASYNC as usize), Ok(0));
+            };
+            execute_prepared(program, (0, 0o4755), ask, move |program| {
+                assert_eq!(three(program, SystemCall::GetUserTriple), [1000, 0, 0]);
+                assert_eq!(program.call(SystemCall::Kill, [victim, 0]), Ok(0), "the program may");
+                assert_eq!(program.write_to(writer, b"x"), Ok(1));
+                program.sleep_ns(1_000_000);
+            });
+            assert!(table::find(victim as u32).is_some(), "the file may not");
+            assert_eq!(program.call(SystemCall::Kill, [victim, signal::KILL as usize]), Ok(0));
+            assert_eq!(program.wait_for(victim), Ok((victim, signal::KILL)));
+        });
+    }
+
+    /// The owner of a file that is there would read the memory of the process.
+    #[test]
+    fn core_files_of_others_are_not_written() {
+        const CORE: &str = "/tmp/core-of-1000";
+        run(|program| {
+            crate::process::core_file::name::set_pattern(CORE.as_bytes()).unwrap();
+            let limit = program.store(&types::limit::to_bytes(u64::MAX, u64::MAX));
+            program.call(SystemCall::ProcessLimit, [0, types::limit::CORE as usize, limit, 0]).unwrap();
+            let (died, dumped) = (signal::QUIT, signal::QUIT | 0x80);
+            for (user, mode, status, left) in
+                [(1001, 0o600, died, 4), (0, 0o666, died, 4), (1000, 0o640, died, 4), (1000, 0o600, dumped, 0)]
+            {
+                let file = on_path(program, SystemCall::Open, CORE, [(open::CREAT | open::WRONLY) as usize, 0o600]);
+                let file = file.unwrap();
+                assert_eq!(program.write_to(file, b"mine"), Ok(4));
+                program.close(file).unwrap();
+                on_path(program, SystemCall::ChangeOwnerAt, CORE, [user, user, 0]).unwrap();
+                on_path(program, SystemCall::ChangeModeAt, CORE, [mode]).unwrap();
+                let dies = program.fork(|program| {
+                    become_user(program, 1000, &[]);
+                    program.call(SystemCall::ProcessControl, [process_control::SET_DUMPABLE as usize, 1]).unwrap();
+                    let own = program.id as usize;
+                    let _ = program.call(SystemCall::Kill, [own, signal::QUIT as usize]);
+                });
+                let dies = dies.unwrap();
+                assert_eq!(program.wait_for(dies), Ok((dies, status)), "{user} {mode:o}");
+                let place = program.place(128);
+                on_path(program, SystemCall::StatusAt, CORE, [place, 0]).unwrap();
+                assert!(left == 0 || program.read_u64(place + 48) == left);
+                on_path(program, SystemCall::Unlink, CORE, [0]).unwrap();
+            }
+            crate::process::core_file::name::set_pattern(b"core").unwrap();
+        });
+    }
+
+    /// A process of another user would read what is typed at it.
+    #[test]
+    fn the_console_is_user_0_s() {
+        run(|program| {
+            assert_eq!(owner(program, "/dev/console"), (0, 0, 0o600));
+            assert_eq!(owner(program, "/dev/null"), (0, 0, 0o666));
+            child(program, |program| {
+                become_user(program, 1000, &[]);
+                assert_eq!(opened(program, "/dev/console", open::RDWR), Err(Errno::EACCES));
+            });
+        });
+    }
+
+    /// Another user's bytes are not run as the owner's, also before they reach the disk.
+    #[test]
+    fn bytes_in_a_file_of_a_volume_take_its_bits_at_once() {
+        with_volume(|program| {
+            mount(program, 0).unwrap();
+            let path = "/tmp/volume/program";
+            let file = on_path(program, SystemCall::Open, path, [(open::CREAT | open::RDWR) as usize, 0o755]).unwrap();
+            assert_eq!(program.write_to(file, b"bytes"), Ok(5));
+            assert_eq!(program.call(SystemCall::ChangeMode, [file, 0o6777]), Ok(0));
+            assert_eq!(owner(program, path).2, 0o6777);
+            child(program, move |program| {
+                become_user(program, 1000, &[]);
+                let at = program.store(b"other");
+                assert_eq!(program.call(SystemCall::WriteAt, [file, at, 5, 0]), Ok(5));
+                assert_eq!(owner(program, path).2, 0o777);
+            });
+            program.close(file).unwrap();
+            on_path(program, SystemCall::Unlink, path, [0]).unwrap();
+            program.sleep_ns(2_000_000_000);
+            unmount(program).unwrap();
         });
     }
 

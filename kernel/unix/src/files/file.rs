@@ -37,6 +37,7 @@ use crate::files::owners::{self, Awaited, Ownership};
 use crate::files::sent_files::{OutgoingMessage, Receipt};
 use crate::observing::latency;
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::capabilities::Rights;
 use crate::process::user::{AddressOut, Caller, UserBuffer, length_of};
 use crate::scheduling::steps::{self, Effort};
 
@@ -515,14 +516,15 @@ impl OpenFile {
         if self.was_sent() { self.object.reference_to_sent() } else { None }
     }
 
-    /// Changes whom it tells of its events, at the expense and with the authority of the caller. `ENOMEM`.
+    /// Changes whom it tells of its events, at the expense of the caller, and with these rights of it. `ENOMEM`.
     pub(crate) fn change_ownership(
         &self,
         caller: &dyn Caller,
+        rights: Rights,
         change: impl FnOnce(&mut Ownership),
-    ) -> Result<usize, Errno> {
+    ) -> Result<(), Errno> {
         self.history.fetch_or(OWNED, Ordering::Relaxed);
-        owners::change(core::ptr::from_ref(self).addr(), caller, change)
+        owners::change(core::ptr::from_ref(self).addr(), caller, rights, change)
     }
 
     /// Returns whom it would tell of its events.
@@ -572,7 +574,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns the process whose authority its signals have.
+    /// Returns the process whose rights its signals have.
     pub(crate) fn namer(&self) -> Option<owners::Namer> {
         owners::namer(core::ptr::from_ref(self).addr())
     }

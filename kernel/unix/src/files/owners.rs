@@ -21,6 +21,7 @@ use tables::Table;
 
 use crate::files::file::OpenFile;
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::process::capabilities::Rights;
 use crate::process::user::Caller;
 use crate::scheduling::executor::Attendant;
 
@@ -124,12 +125,15 @@ impl Herald {
     }
 }
 
-/// The process that has named the owner of a file, or the signal: the signals have its authority. By its account too,
-/// since numbers are used again.
+/// The process that has named the owner of a file, or the signal: the signals have the rights that it had then. By its
+/// account too, since numbers are used again.
 #[derive(Clone)]
 pub(crate) struct Namer {
     pub(crate) process: u32,
     pub(crate) account: Weak<Account>,
+    /// As on Linux, not those at the time of an event: meanwhile the process may have executed a program that runs as
+    /// another user, who has not asked for signals.
+    pub(crate) rights: Rights,
 }
 
 struct Owned {
@@ -161,21 +165,27 @@ pub(crate) fn of(file: usize) -> Ownership {
     find(&owned, file).and_then(|at| owned.get(at)).map_or(Ownership::default(), |entry| entry.ownership)
 }
 
-/// Returns the process whose authority the signals of the open file with this address have.
+/// Returns the process whose rights the signals of the open file with this address have.
 pub(crate) fn namer(file: usize) -> Option<Namer> {
     let owned = OWNED.lock();
     find(&owned, file).and_then(|at| owned.get(at)).and_then(|entry| entry.namer.clone())
 }
 
-/// Changes the ownership of an open file, at the expense of the caller if it has none yet. Signals have the caller's
-/// authority from then on. `ENOMEM`.
-pub(crate) fn change(file: usize, caller: &dyn Caller, change: impl FnOnce(&mut Ownership)) -> Result<usize, Errno> {
-    let namer = Namer { process: caller.number(), account: Arc::downgrade(caller.account()) };
-    change_entry(file, caller.account(), |entry| {
+/// Changes the ownership of an open file, at the expense of the caller if it has none yet. Signals have these rights of
+/// the caller from then on. `ENOMEM`.
+pub(crate) fn change(
+    file: usize,
+    caller: &dyn Caller,
+    rights: Rights,
+    change: impl FnOnce(&mut Ownership),
+) -> Result<(), Errno> {
+    let namer = Namer { process: caller.number(), account: Arc::downgrade(caller.account()), rights };
+    let before = change_entry(file, caller.account(), |entry| {
         change(&mut entry.ownership);
-        entry.namer = Some(namer);
-        0
-    })
+        entry.namer.replace(namer)
+    });
+    // Dropped outside of the lock.
+    before.map(drop)
 }
 
 fn change_entry<R>(file: usize, account: &Arc<Account>, change: impl FnOnce(&mut Owned) -> R) -> Result<R, Errno> {
@@ -251,7 +261,9 @@ pub(crate) fn herald_of(file: &Arc<OpenFile>) -> Option<Arc<Herald>> {
 pub(super) fn closes(file: usize) -> Option<[Arc<Herald>; 2]> {
     let mut owned = OWNED.lock();
     let at = find(&owned, file)?;
-    owned.remove(at)?.heralds
+    let entry = owned.remove(at)?;
+    drop(owned);
+    entry.heralds
 }
 
 #[cfg(test)]

@@ -34,15 +34,16 @@ pub(crate) const MULTIPLEXER: DeviceNumber = DeviceNumber { major: 5, minor: 2 }
 /// Major number of the slaves of pseudo-terminals, whose minor numbers are theirs.
 pub(crate) const SLAVES: u32 = 136;
 
-/// Device files that are there when the first program starts.
-const STANDARD_DEVICES: [(&str, DeviceNumber); 7] = [
-    ("null", NULL),
-    ("zero", ZERO),
-    ("random", RANDOM),
-    ("urandom", RANDOM),
-    ("console", CONSOLE),
-    ("tty", TTY),
-    ("ptmx", MULTIPLEXER),
+/// Device files that are there when the first program starts, with their permissions. The console is user 0's: others
+/// would read what is typed there.
+const STANDARD_DEVICES: [(&str, DeviceNumber, u16); 7] = [
+    ("null", NULL, 0o666),
+    ("zero", ZERO, 0o666),
+    ("random", RANDOM, 0o666),
+    ("urandom", RANDOM, 0o666),
+    ("console", CONSOLE, 0o600),
+    ("tty", TTY, 0o666),
+    ("ptmx", MULTIPLEXER, 0o666),
 ];
 
 /// Links to the caller's open files that are there when the first program starts.
@@ -101,8 +102,9 @@ fn make_devices(devices: &Place) -> Option<()> {
     for (name, target) in STANDARD_LINKS {
         let _ = tree.make_symbolic_link(base, name.as_bytes(), target.as_bytes(), now());
     }
-    for (name, device) in STANDARD_DEVICES {
-        let _ = tree.make_special_file(base, name.as_bytes(), SpecialFile::CharacterDevice(device), 0o666, now());
+    for (name, device, permissions) in STANDARD_DEVICES {
+        let special = SpecialFile::CharacterDevice(device);
+        let _ = tree.make_special_file(base, name.as_bytes(), special, permissions, now());
     }
     for disk in disk::all() {
         let special = SpecialFile::BlockDevice(disk.device());
@@ -121,8 +123,8 @@ pub(crate) fn path_of_device(number: u64) -> String {
     if number >> 8 == u64::from(SLAVES) {
         return format!("/dev/pts/{}", number & 0xff);
     }
-    let is_meant = |(_, device): &&(&str, DeviceNumber)| encode_device(*device) == number;
-    STANDARD_DEVICES.iter().find(is_meant).map_or("/dev".into(), |(name, _)| format!("/dev/{name}"))
+    let is_meant = |(_, device, _): &&(&str, DeviceNumber, u16)| encode_device(*device) == number;
+    STANDARD_DEVICES.iter().find(is_meant).map_or("/dev".into(), |(name, ..)| format!("/dev/{name}"))
 }
 
 /// Returns the node of a device, by its name in the directory of devices.
@@ -264,7 +266,7 @@ mod tests {
     fn the_tree_has_the_files_of_the_archive_and_the_standard_devices() {
         run(|_| {
             let look = |path: &str| Path::new(mounts::root(), path.into(), 1).look_up_at_once(LastLink::Follow);
-            for (name, device) in STANDARD_DEVICES {
+            for (name, device, _) in STANDARD_DEVICES {
                 let path = format!("/dev/{name}");
                 assert_eq!(
                     look(&path).ok().and_then(|place| place.node.stored().and_then(|node| node.device())),

@@ -2264,8 +2264,14 @@ impl VolumeNode {
         let length = buffer.len().min(steps::BYTES);
         let stamp = now();
         let mut pages = inode.pages.lock();
-        if offset + length as u64 > inode.attributes.lock().size {
-            return None;
+        {
+            let attributes = inode.attributes.lock();
+            // The volume takes the bits to set user and group from a file at once, and not when the pages are stored:
+            // the program would run with others' bytes until then.
+            let file = ownership_of(&attributes);
+            if offset + length as u64 > attributes.size || rights::after_write(file) != file.permissions {
+                return None;
+            }
         }
         let mut frames = SmallVec::<[_; PAGES_OF_A_STEP]>::new();
         for page in pages_of(offset, length) {

@@ -270,9 +270,11 @@ impl Source for Processes {
     }
 
     fn owner(&self, entry: Entry) -> (u32, u32) {
-        // Those of a process that may leave no core file are user 0's, as on Linux.
-        match process_of(entry).ok().filter(|process| process.dump.is_permitted()).map(|process| process.whom()) {
-            Some(Some(whom)) => (whom.users.effective, whom.groups.effective),
+        let Ok(process) = process_of(entry) else { return (0, 0) };
+        // Those of a process that may leave no core file are user 0's, as on Linux. The users are read first, since the
+        // permission goes before they change.
+        match process.whom() {
+            Some(whom) if process.dump.is_permitted() => (whom.users.effective, whom.groups.effective),
             _ => (0, 0),
         }
     }

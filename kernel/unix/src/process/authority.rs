@@ -9,7 +9,7 @@
 //!
 //! The first process holds every capability, and its children hold none unless it hands them out: a process has the
 //! capabilities that its parent lets it inherit, and can be given those of a process above it. `execve` changes
-//! nothing.
+//! them only as its change of users does.
 //!
 //! # Users
 //! A program that `spawn` starts is a *user* of its own, and its copies by `fork` are the same user, whatever they
@@ -41,7 +41,7 @@ use alloc::vec::Vec;
 use abi_unix::Errno;
 use abi_unix::authority::{Act, CapabilitySet, Held, Scope, version};
 
-use crate::process::capabilities::Maker;
+use crate::process::capabilities::{Maker, Rights};
 use crate::process::{Process, table};
 
 /// Checks an act that concerns no particular process: `EPERM` unless the process may do it.
@@ -55,25 +55,37 @@ pub(crate) fn permit(process: &Process, act: Act) -> Result<(), Errno> {
 /// Checks an act towards another process: `EPERM` unless that is the caller, or below it, or of the same user if that
 /// suffices, or the caller has the capability.
 pub(crate) fn permit_towards(caller: &Process, other: &Process, act: Act) -> Result<(), Errno> {
+    if caller.id == other.id { Ok(()) } else { permit_with(&rights(caller), caller, other, act) }
+}
+
+/// Returns the rights that a process has now.
+pub(crate) fn rights(process: &Process) -> Rights {
+    Rights { whom: process.whom(), effective: process.authority.held().effective }
+}
+
+/// Checks an act towards a process in the name of a caller that had these rights once, as [`permit_towards`] does;
+/// towards the caller itself, too, whose users may be others now.
+pub(crate) fn permit_with(rights: &Rights, caller: &Process, other: &Process, act: Act) -> Result<(), Errno> {
     debug_assert_ne!(act.scope(), Scope::Always, "{act:?} does not depend on whom it concerns");
     let is_of_one_user = || act.scope() == Scope::OtherUsers && caller.authority.is_of_the_user_of(&other.authority);
-    let reaches = || is_of_one_user() || table::is_below(other, caller);
-    if caller.id == other.id || caller.authority.permits(act) || reaches() && is_permitted_by_users(caller, other, act)
-    {
-        Ok(())
-    } else {
-        Err(Errno::EPERM)
-    }
+    let reaches = || caller.id == other.id || is_of_one_user() || table::is_below(other, caller);
+    let may = rights.effective.has(act.capability()) || reaches() && is_permitted_by_users(rights, caller, other, act);
+    if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// Returns whether the users of two processes within the caller's reach permit an act, as kill(2) and ptrace(2) say.
-fn is_permitted_by_users(caller: &Process, other: &Process, act: Act) -> bool {
-    let Some(own) = caller.whom() else { return true };
+fn is_permitted_by_users(rights: &Rights, caller: &Process, other: &Process, act: Act) -> bool {
+    let Some(own) = &rights.whom else { return true };
     let identity = other.identity_value();
     match act {
         Act::Signal => own.may_signal(&identity),
-        // A process that has changed its users may have secrets of the one before in memory.
-        Act::Inspect | Act::Empower => own.may_inspect(&identity) && (own.is_privileged() || other.dump.is_permitted()),
+        Act::Inspect | Act::Empower => {
+            // A process that has changed its users may have secrets of the one before in memory, and one that is
+            // permitted more could be used by whoever looks into it.
+            let hides = !own.is_privileged() && !other.dump.is_permitted();
+            let permitted = |process: &Process| process.authority.held().permitted;
+            own.may_inspect(&identity) && !hides && permitted(other).is_within(permitted(caller))
+        }
         _ => own.may_inspect(&identity),
     }
 }

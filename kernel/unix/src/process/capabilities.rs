@@ -9,7 +9,7 @@ use abi_unix::authority::{Act, Capability, CapabilitySet, Held};
 use spin::Mutex;
 
 use crate::process::family::DEEPEST;
-use crate::process::identity::CapabilitiesAfter;
+use crate::process::identity::{CapabilitiesAfter, Whom, is_privileged};
 
 /// User and capabilities of one process.
 ///
@@ -32,14 +32,22 @@ impl Authority {
         Authority::of_a_new_user(Held::FIRST)
     }
 
-    /// Creates the authority of a program that the holder starts: of a user of its own.
-    pub(crate) fn of_a_program(&self) -> Authority {
-        Authority::of_a_new_user(self.held().inherited())
+    /// Creates the authority of a program that the holder starts with these users and groups, which were read before:
+    /// of a user of its own.
+    pub(crate) fn of_a_program(&self, whom: &Whom) -> Authority {
+        Authority::of_a_new_user(self.inherited(whom))
     }
 
-    /// Creates the authority of a copy of the holder: of the same user.
-    pub(crate) fn of_a_copy(&self) -> Authority {
-        Authority { user: self.user, held: Mutex::new(self.held().inherited()) }
+    /// Creates the authority of a copy of the holder with these users and groups, which were read before: of the same
+    /// user.
+    pub(crate) fn of_a_copy(&self, whom: &Whom) -> Authority {
+        Authority { user: self.user, held: Mutex::new(self.inherited(whom)) }
+    }
+
+    /// Returns the capabilities of a child with these users: none is effective unless its effective user is 0.
+    fn inherited(&self, whom: &Whom) -> Held {
+        let held = self.held().inherited();
+        if is_privileged(whom) { held } else { Held { effective: CapabilitySet::NONE, ..held } }
     }
 
     fn of_a_new_user(held: Held) -> Authority {
@@ -87,6 +95,15 @@ impl Authority {
         *held = changed(*held, wanted, giver)?;
         Ok(())
     }
+}
+
+/// The rights of a process at one moment, for acts that follow later in its name.
+#[derive(Clone)]
+pub(crate) struct Rights {
+    /// Its users and groups.
+    pub(crate) whom: Whom,
+    /// Its capabilities in force.
+    pub(crate) effective: CapabilitySet,
 }
 
 /// The maker of an object that stays when it has ended (`svipc(7)`): its process, its user, and the users above that
@@ -214,7 +231,7 @@ mod tests {
         }
         assert!(Act::ALL.iter().all(|act| Authority::of_the_first().permits(*act)));
         let first = Authority::of_the_first();
-        for child in [first.of_a_copy(), first.of_a_program()] {
+        for child in [first.of_a_copy(&None), first.of_a_program(&None)] {
             assert!(!Act::ALL.iter().any(|act| child.permits(*act)));
         }
     }
@@ -222,9 +239,9 @@ mod tests {
     #[test]
     fn programs_are_users_of_their_own_and_copies_are_not() {
         let first = Authority::of_the_first();
-        let programs = [first.of_a_program(), first.of_a_program()];
+        let programs = [first.of_a_program(&None), first.of_a_program(&None)];
         assert!(!programs[0].is_of_the_user_of(&first) && !programs[0].is_of_the_user_of(&programs[1]));
-        let copies = [programs[0].of_a_copy(), programs[0].of_a_copy().of_a_copy()];
+        let copies = [programs[0].of_a_copy(&None), programs[0].of_a_copy(&None).of_a_copy(&None)];
         assert!(copies[0].is_of_the_user_of(&programs[0]) && copies[0].is_of_the_user_of(&copies[1]));
         assert!(!copies[0].is_of_the_user_of(&programs[1]) && !copies[0].is_of_the_user_of(&first));
     }

@@ -103,9 +103,14 @@ pub(crate) struct Dump {
 impl Dump {
     /// Makes that of a process without choices.
     pub(crate) const fn new() -> Dump {
+        Dump::with(filter::DEFAULT, true)
+    }
+
+    /// Makes that of a process with these kinds of memory, which may be dumped or not.
+    pub(crate) const fn with(filter: u32, is_permitted: bool) -> Dump {
         Dump {
-            filter: AtomicU32::new(filter::DEFAULT),
-            is_permitted: AtomicBool::new(true),
+            filter: AtomicU32::new(filter),
+            is_permitted: AtomicBool::new(is_permitted),
             wish: AtomicU8::new(Wish::NONE),
             death: Mutex::new(None),
             threads: Mutex::new(Queue::new()),
@@ -133,10 +138,9 @@ impl Dump {
         self.is_permitted.store(is_permitted, Ordering::Relaxed);
     }
 
-    /// Takes over the choices of the process that this one is a copy of.
-    pub(crate) fn inherit(&self, other: &Dump) {
-        self.set_filter(other.filter());
-        self.permit(other.is_permitted());
+    /// Makes that of a copy of a process.
+    pub(crate) fn of_a_copy(&self) -> Dump {
+        Dump::with(self.filter(), self.is_permitted())
     }
 
     /// Records the signal that ends the process, if none was recorded before, and the thread that has met it.
@@ -287,7 +291,8 @@ impl Process {
     }
 
     /// Opens the file, and empties it. Never through a symbolic link in last place; `EEXIST` for a file that has other
-    /// names too, `EINVAL` for one that is not regular, `EROFS` for one of the archive.
+    /// names too, `EINVAL` for one that is not regular, `EROFS` for one of the archive, and `EPERM` for one that others
+    /// than the process's user own or may use: they would read its memory.
     async fn open_core_file(self: &Arc<Process>, path: &[u8]) -> Result<Box<dyn FileOperations>, Errno> {
         let options = OpenOptions {
             access: Access::Write,
@@ -334,6 +339,9 @@ impl Process {
         }
         if status.links > 1 {
             return Err(Errno::EEXIST);
+        }
+        if status.user != self.whom().map_or(0, |whom| whom.files.user) || status.mode & 0o677 != 0o600 {
+            return Err(Errno::EPERM);
         }
         if status.size > 0 {
             self.set_length(&*file, 0).await?;

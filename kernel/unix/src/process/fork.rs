@@ -177,8 +177,10 @@ async fn copy_files(process: &Process, beginning: &Beginning) -> Result<(), Errn
 fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc<Process>, Errno> {
     let process = &parent.process;
     let CopiedParts { account, charge, place, memory, shared, descriptors } = parts;
-    let (standing, authority) = (process.standing.inherited(), process.authority.of_a_copy());
-    let origin = Origin { account, place, standing, authority, identity: process.whom() };
+    // The users first: capabilities and permissions that another thread gives up with them are not found any more.
+    let identity = process.whom();
+    let (standing, authority) = (process.standing.inherited(), process.authority.of_a_copy(&identity));
+    let origin = Origin { account, place, standing, authority, identity, dump: process.dump.of_a_copy() };
     let directory = process.directory.lock().clone();
     let (above, group, priority) = (process.id, Some(process.group_and_session()), process.base_priority());
     let child = table::create(|id| {
@@ -193,7 +195,6 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     child.keeps_capabilities.store(process.keeps_capabilities.load(Ordering::Relaxed), Ordering::Relaxed);
     child.barriers.inherit(&process.barriers);
     child.set_no_terminal(process.has_no_terminal());
-    child.dump.inherit(&process.dump);
     child.set_class_and_nice(|_| Ok(process.class_and_nice().of_a_child()))?;
     let descriptor = match copied.words.flags & flag::PIDFD {
         0 => Ok(None),

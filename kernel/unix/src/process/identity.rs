@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_unix::Errno;
 use filesystem::rights::{Groups, Ownership, Subject};
-use spin::Mutex;
+use spin::{Mutex, MutexGuard};
 
 use crate::process::accounts::{Account, Charge, Resource};
 
@@ -254,14 +254,25 @@ impl Deref for HeldIdentity {
 /// An identity that is shared; `None` for [`Identity::ROOT`].
 pub(crate) type Whom = Option<Arc<HeldIdentity>>;
 
+/// Charges an account for the memory of an identity. `ENOMEM`.
+pub(crate) fn charge(account: &Arc<Account>) -> Result<Charge, Errno> {
+    account.admit()?;
+    account.charge(Resource::Memory, size_of::<HeldIdentity>() + 2 * size_of::<usize>())
+}
+
 /// Makes an identity shared, at the expense of an account. `ENOMEM`.
 pub(crate) fn hold(identity: Identity, account: &Arc<Account>) -> Result<Whom, Errno> {
-    if identity == Identity::ROOT {
-        return Ok(None);
-    }
-    account.admit()?;
-    let charge = account.charge(Resource::Memory, size_of::<HeldIdentity>() + 2 * size_of::<usize>())?;
-    Ok(Some(Arc::new(HeldIdentity { identity, _charge: charge })))
+    if identity == Identity::ROOT { Ok(None) } else { Ok(hold_charged(identity, charge(account)?)) }
+}
+
+/// Makes an identity shared, in memory that is [charged](charge) for.
+fn hold_charged(identity: Identity, charge: Charge) -> Whom {
+    (identity != Identity::ROOT).then(|| Arc::new(HeldIdentity { identity, _charge: charge }))
+}
+
+/// Whether the effective user of a shared identity is 0.
+pub(crate) fn is_privileged(whom: &Whom) -> bool {
+    whom.as_ref().is_none_or(|held| held.is_privileged())
 }
 
 /// Returns the value of a shared identity.
@@ -295,24 +306,50 @@ impl IdentityPlace {
         if self.is_there.load(Ordering::Acquire) { self.whom.lock().clone() } else { None }
     }
 
-    /// Replaces the identity by the one that `change` makes of it; returns both.
+    /// Replaces the identity by the one that `change` makes of it. Before anybody sees the new one, `prepare` is called
+    /// with both, under the lock: so nobody finds the new one together with capabilities of the old one, or with
+    /// permission to look into memory that may have secrets of the old one.
     pub(crate) fn change(
         &self,
         account: &Arc<Account>,
         change: impl FnOnce(&Identity) -> Result<Identity, Errno>,
-    ) -> Result<(Identity, Identity), Errno> {
-        let mut whom = self.whom.lock();
+        prepare: impl FnOnce(&Identity, &Identity),
+    ) -> Result<(), Errno> {
+        let whom = self.whom.lock();
         let old = value(&whom);
         let new = change(&old)?;
         if new == old {
-            return Ok((old, new));
+            return Ok(());
         }
         let held = hold(new, account)?;
-        self.is_there.store(held.is_some(), Ordering::Release);
-        let given_up = core::mem::replace(&mut *whom, held);
+        prepare(&old, &new);
+        self.publish(whom, held);
+        Ok(())
+    }
+
+    /// Replaces the identity as [`change`](Self::change) does, in memory that is [charged](charge) for, and cannot
+    /// fail; returns the new one.
+    pub(crate) fn replace(
+        &self,
+        charge: Charge,
+        change: impl FnOnce(&Identity) -> Identity,
+        prepare: impl FnOnce(&Identity, &Identity),
+    ) -> Identity {
+        let whom = self.whom.lock();
+        let old = value(&whom);
+        let new = change(&old);
+        prepare(&old, &new);
+        if new != old {
+            self.publish(whom, hold_charged(new, charge));
+        }
+        new
+    }
+
+    fn publish(&self, mut whom: MutexGuard<'_, Whom>, new: Whom) {
+        self.is_there.store(new.is_some(), Ordering::Release);
+        let given_up = core::mem::replace(&mut *whom, new);
         drop(whom);
         drop(given_up);
-        Ok((old, new))
     }
 }
 

@@ -20,6 +20,7 @@ use abi_queue::Priority;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
 use abi_unix::Errno;
 use abi_unix::types::auxiliary;
+use filesystem::rights::{self, EXECUTE, Ownership, READ, Subject};
 use filesystem::{Access, LastLink};
 use hal_api::UserContext;
 use memory::space::{Placement, Sharing};
@@ -33,13 +34,14 @@ use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
 use crate::files::mounts::{self, Halt, Path, Place};
 use crate::files::tree::Content;
-use crate::process::accounts::{Account, Resource, has_machine_memory};
+use crate::process::accounts::{Account, Charge, Resource, has_machine_memory};
 use crate::process::archived_text::ArchivedText;
 use crate::process::beginnings::Beginning;
 use crate::process::capabilities::Authority;
 use crate::process::class::ClassAndNice;
+use crate::process::core_file::Dump;
 use crate::process::family::ProcessPlace;
-use crate::process::identity::{self, Whom};
+use crate::process::identity::{self, CapabilitiesAfter, Identity, Whom};
 use crate::process::lending::ProcessMemory;
 use crate::process::shared::{SIZES, Shared};
 use crate::process::user::{USER_END, map_error};
@@ -605,12 +607,12 @@ impl Plan {
     ///
     /// # Cancellation
     /// A part of it is written.
-    async fn write_stack(&self, space: &Space, shared: &Shared, whom: For<'_>) -> Result<u64, Errno> {
+    async fn write_stack(&self, space: &Space, shared: &Shared, whom: For<'_>, identity: &Whom) -> Result<u64, Errno> {
         let mut random = [0; 16];
         crate::random::bytes(&mut random);
         let number = |value: usize| AuxiliaryValue::Number(value as u64);
         let headers = self.program.image.program_headers();
-        let identity = identity::value(&whom.whom());
+        let identity = identity::value(identity);
         let header = |value: fn(::program::ProgramHeaders) -> u64| AuxiliaryValue::Number(headers.map_or(0, value));
         let vector = [
             (auxiliary::SYSINFO_EHDR, number(shared.image_address())),
@@ -658,11 +660,12 @@ impl Plan {
         Ok(image.pointer())
     }
 
-    /// Fills an empty address space and returns the first registers, in steps on behalf of a process.
+    /// Fills an empty address space and returns the first registers, in steps on behalf of a process. The program will
+    /// have this identity.
     ///
     /// # Cancellation
     /// The address space is left with a part of the program.
-    async fn load(&self, space: &Space, shared: &Shared, whom: For<'_>) -> Result<UserContext, Errno> {
+    async fn load(&self, space: &Space, shared: &Shared, whom: For<'_>, identity: &Whom) -> Result<UserContext, Errno> {
         let layout = &self.layout;
         shared.place(layout, self.program.image.placement());
         space.lock().set_mapping_top(layout.mapping_top);
@@ -685,16 +688,49 @@ impl Plan {
         pause_for(whom).await?;
         // In memory of its own, for which the pause has admitted the process: it would make the future of every call
         // that loads a program too large.
-        let stack = Box::pin(self.write_stack(space, shared, whom)).await?;
+        let stack = Box::pin(self.write_stack(space, shared, whom, identity)).await?;
         let first = self.linker.as_ref().unwrap_or(&self.program);
         Ok(UserContext::new(first.image.entry(), stack))
     }
 
-    /// Replaces the program of a process that is down to one worker. After an error the process cannot go on.
+    /// Whether a user may read the files of the program, as the program itself can from its memory.
+    fn is_readable_by(&self, subject: Option<&Subject>) -> bool {
+        let files = [Some(&self.program), self.linker.as_ref()];
+        let ownership = |file: &Executable| file.content.place().metadata().ownership();
+        files.into_iter().flatten().all(|file| rights::permits(subject, ownership(file), READ))
+    }
+
+    /// Gives a process the users and groups with which it executes the program, in memory that was charged for.
+    fn change_identity(&self, process: &Process, charge: Charge) {
+        let place = self.program.content.place();
+        let may_count = !process.no_new_rights.load(Ordering::Relaxed) && !mounts::forbids_set_user(&place.mount);
+        let program = place.metadata().ownership();
+        // The users as they are now: another thread may have given some up since the program was found. And the rights
+        // of the file: with its owner or its mode, it may have got bits that are not meant for these users.
+        let executing =
+            |now: &Identity| now.executing(program, may_count && rights::permits(Some(&now.files), program, EXECUTE));
+        let is_readable = self.is_readable_by(identity::subject(&process.whom()));
+        let new = process.identity.replace(charge, executing, |old, new| {
+            if new.is_secure() || !is_readable {
+                process.dump.permit(false);
+            }
+            let after = old.capabilities_after(new);
+            // Also those that were made effective for another user than 0 are not for the next program.
+            let after = CapabilitiesAfter { lose_effective: !new.is_privileged(), ..after };
+            process.authority.follow_users(after, false);
+        });
+        process.dump.permit(is_readable && !new.is_secure());
+        if new.is_secure() {
+            process.set_signal_of_orphan(0);
+        }
+    }
+
+    /// Replaces the program of a process that is down to one worker, and has [charged](identity::charge) for its
+    /// identity. After an error the process cannot go on.
     ///
     /// # Cancellation
     /// The process is left without a program.
-    pub(crate) async fn carry_out(&self, process: &Process) -> Result<UserContext, Errno> {
+    pub(crate) async fn carry_out(&self, process: &Process, identity: Charge) -> Result<UserContext, Errno> {
         let mut at = 0;
         loop {
             // Dropped outside of the lock.
@@ -715,30 +751,21 @@ impl Plan {
         process.set_name(crate::observing::trace::short_name(&self.path));
         process.note_execution();
         process.keeps_capabilities.store(false, Ordering::Relaxed);
-        let file = self.program.content.running().clone();
-        let place = self.program.content.place();
-        // The users as they are now: another thread may have given some up since the program was found.
-        let bits_count = !process.no_new_rights.load(Ordering::Relaxed) && !mounts::forbids_set_user(&place.mount);
-        let program = place.metadata().ownership();
-        let (_, new) = process.identity.change(&process.account, |now| Ok(now.executing(program, bits_count)))?;
-        process.dump.permit(!new.is_secure());
-        if new.is_secure() {
-            process.set_signal_of_orphan(0);
-        }
-        let old = process.executable.lock().replace(file);
+        self.change_identity(process, identity);
+        let old = process.executable.lock().replace(self.program.content.running().clone());
         drop(old);
-        self.load(process.space(), &process.shared, For::Itself(process)).await
+        self.load(process.space(), &process.shared, For::Itself(process), &process.whom()).await
     }
 
     /// Loads the program into an empty address space.
     ///
     /// # Cancellation
     /// A part of it is loaded.
-    async fn load_anew(&self, space: Arc<Space>, whom: For<'_>) -> Result<Loaded, Errno> {
+    async fn load_anew(&self, space: Arc<Space>, whom: For<'_>, identity: &Whom) -> Result<Loaded, Errno> {
         pause_for(whom).await?;
         let shared = Shared::new()?;
         pause_for(whom).await?;
-        let context = self.load(&space, &shared, whom).await?;
+        let context = self.load(&space, &shared, whom, identity).await?;
         Ok(Loaded { space, shared, context })
     }
 
@@ -770,7 +797,6 @@ impl Plan {
         let creator = above.as_ref().and_then(|above| above.worker(0));
         if let Some(above) = above {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
-            process.dump.set_filter(above.dump.filter());
             process.no_new_rights.store(above.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
             process.set_no_terminal(above.has_no_terminal());
         }
@@ -849,17 +875,27 @@ pub(crate) async fn spawn(
     };
     let directory = process.directory.lock().clone();
     let priorities = (base_priority.limited_to(process.standing.ceiling()), rank);
+    let identity = identity_of_a_child(&process, &account)?;
     let beginning = process.beginnings.add(&account)?;
-    let begun = match plan.load_anew(beginning.space.clone(), For::Parent(&process)).await {
+    let begun = match plan.load_anew(beginning.space.clone(), For::Parent(&process), &identity).await {
         Ok(loaded) => {
-            let (standing, authority) = (process.standing.inherited(), process.authority.of_a_program());
-            // The bits to set user and group do not count: they are for programs that take the place of their caller.
-            let origin = Origin { account, place, standing, authority, identity: process.whom() };
+            let (standing, authority) = (process.standing.inherited(), process.authority.of_a_program(&identity));
+            let dump = Dump::with(process.dump.filter(), plan.is_readable_by(identity::subject(&identity)));
+            let origin = Origin { account, place, standing, authority, identity, dump };
             plan.start(loaded, process.id, origin, directory, inherited, priorities)
         }
         Err(error) => Err(error),
     };
     process.beginnings.finish(&beginning, begun).await.map(|id| id as usize)
+}
+
+/// Returns the users and groups with which a program begins that a process starts: as if the process had executed it.
+/// The bits to set user and group do not count, which are for programs that take the place of their caller.
+fn identity_of_a_child(process: &Process, account: &Arc<Account>) -> Result<Whom, Errno> {
+    match process.whom() {
+        None => Ok(None),
+        Some(whom) => identity::hold(whom.executing(Ownership::default(), false), account),
+    }
 }
 
 /// Calls a function with each part of a program's file that is mapped into a process, in which the program was moved by
@@ -905,8 +941,8 @@ pub(crate) async fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(
     }
     let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
     let space = Beginning::new(&account)?.space;
-    let origin = Origin { account, place, standing, authority, identity: None };
-    let loaded = plan.load_anew(space, For::Nobody).await?;
+    let origin = Origin { account, place, standing, authority, identity: None, dump: Dump::new() };
+    let loaded = plan.load_anew(space, For::Nobody, &None).await?;
     plan.start(loaded, 0, origin, mounts::root(), descriptors, (Priority::DEFAULT, ClassAndNice::default()))?;
     Ok(())
 }
@@ -1002,6 +1038,39 @@ mod tests {
             let child = child.unwrap();
             assert_eq!(program.wait_for(child), Ok((child, 0)));
             remove(program, &[first, second]);
+        });
+    }
+
+    /// The bits to set user and group count with the rights that the file grants together with them.
+    #[test]
+    fn the_owner_of_a_program_counts_for_those_who_may_execute_it_then() {
+        run(|program| {
+            let bytes = crate::testing::executable();
+            let path = file(program, b"/tmp/set-user\0", &bytes);
+            let child = program.fork(move |program| {
+                let process = program.process();
+                let execution = Execution { from: None, path, arguments: 0, environment: 0 };
+                let plan = {
+                    let mut read = Box::pin(Plan::read(&process, execution));
+                    let mut cx = core::task::Context::from_waker(steps::IN_PLACE);
+                    loop {
+                        if let core::task::Poll::Ready(plan) = read.as_mut().poll(&mut cx) {
+                            break plan.unwrap();
+                        }
+                    }
+                };
+                let mode = |program: &mut Program, mode: usize| {
+                    program.call(SystemCall::ChangeModeAt, [0, path, mode, 0]).unwrap();
+                };
+                program.call(SystemCall::ChangeOwnerAt, [0, path, 5, 5, 0]).unwrap();
+                mode(program, 0o4700);
+                program.call(SystemCall::SetUserTriple, [1000, 1000, 1000]).unwrap();
+                plan.change_identity(&process, identity::charge(&process.account).unwrap());
+                assert_eq!(process.identity_value().users.effective, 1000);
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            remove(program, &[path]);
         });
     }
 

@@ -7,6 +7,7 @@ use ::signals::{Details, Information, Signal, code};
 use abi_unix::{Act, Errno};
 
 use crate::files::remains::{self, Remain, leave};
+use crate::process::capabilities::Rights;
 use crate::process::table::{Walk, exists, find};
 use crate::process::worker::Worker;
 use crate::process::{FIRST, Process, authority, signal_delivery};
@@ -31,9 +32,31 @@ pub(crate) fn send(
     target: Option<&Worker>,
     information: Option<Information>,
 ) -> Result<(), Errno> {
+    send_if(caller, process, target, information, || authority::permit_towards(caller, process, Act::Signal))
+}
+
+/// Sends a signal as [`send`] does, if the rights that the caller had once suffice.
+pub(super) fn send_with(
+    rights: &Rights,
+    caller: &Process,
+    process: &Process,
+    target: Option<&Worker>,
+    information: Information,
+) -> Result<(), Errno> {
+    let permit = || authority::permit_with(rights, caller, process, Act::Signal);
+    send_if(caller, process, target, Some(information), permit)
+}
+
+fn send_if(
+    caller: &Process,
+    process: &Process,
+    target: Option<&Worker>,
+    information: Option<Information>,
+    permit: impl FnOnce() -> Result<(), Errno>,
+) -> Result<(), Errno> {
     let continues = information.is_some_and(|information| information.signal == Signal::CONT);
     if !(continues && process.session() == caller.session()) {
-        authority::permit_towards(caller, process, Act::Signal)?;
+        permit()?;
     }
     let Some(information) = information else { return Ok(()) };
     if process.id == FIRST && caller.id != FIRST && signal_delivery::is_harmful(process, information.signal) {

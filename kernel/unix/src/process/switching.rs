@@ -33,6 +33,7 @@ use crate::asynchronous::{ring, user_interrupts};
 use crate::calls::call::{Pause, admitted};
 use crate::models::{Carrier, threads};
 use crate::process::exit_status::Ending;
+use crate::process::identity;
 use crate::process::program::{Execution, Plan};
 use crate::process::signals::Interruption;
 use crate::process::visit::visit;
@@ -194,8 +195,10 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
 #[doc(alias = "bprm")]
 async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, execution: Execution) {
     stretch::goes_on_with(SystemCall::Execute);
-    let plan = match Plan::read(&worker.process, execution).await {
-        Ok(plan) => plan,
+    let read = Plan::read(&worker.process, execution).await;
+    // Behind the next lines nothing may be refused.
+    let (plan, identity) = match read.and_then(|plan| Ok((plan, identity::charge(&worker.process.account)?))) {
+        Ok(read) => read,
         Err(error) => return context.set_result(errno::encode(Err(error)) as u64),
     };
     if !worker.process.keep_only(worker).await {
@@ -210,7 +213,7 @@ async fn execute(worker: &Arc<Worker>, context: &mut Box<UserContext>, execution
     worker.process.signals.start_afresh();
     worker.start_afresh();
     stretch::goes_on_with(SystemCall::Execute);
-    match plan.carry_out(&worker.process).await {
+    match plan.carry_out(&worker.process, identity).await {
         Ok(fresh) => **context = fresh,
         Err(error) => {
             // The old program is gone, so no caller can get the error.

@@ -1,10 +1,11 @@
 //! Signals to the owners of files that tell of their events (`SIGIO`; [`owners`](crate::files::owners)).
 //!
 //! One coroutine of the kernel looks at the files whose heralds were woken, sends the signals, and registers the
-//! heralds again. Its time is charged to the processes that have asked for the signals. They have the authority of the
-//! process that has named the owner or the signal last, and end with it: a holder of the file can have it send only
-//! what it may send itself. Events that come before the coroutine's look are told once. Those that come while signals
-//! to a group are on their way are told by another round, as far as they are still there at its end.
+//! heralds again. Its time is charged to the processes that have asked for the signals. They have the rights with which
+//! a process has named the owner or the signal last, and end with it: a holder of the file can have it send only what
+//! it may send itself, also if the process is given more rights later, by a program that runs as its owner. Events that
+//! come before the coroutine's look are told once. Those that come while signals to a group are on their way are told
+//! by another round, as far as they are still there at its end.
 //!
 //! The coroutine takes files in the order of their events, and is as important as an ordinary program: a process could
 //! keep a more important one busy with files of its own.
@@ -24,6 +25,7 @@ use platform::Machine;
 use crate::files::file::OpenFile;
 use crate::files::owners::{Awaited, Herald, TELLER};
 use crate::files::remains::{Remain, leave};
+use crate::process::capabilities::Rights;
 use crate::process::table::{Walk, find};
 use crate::process::worker::Worker;
 use crate::process::{Process, signal_sending, thread};
@@ -56,16 +58,18 @@ pub(crate) fn thread(number: i32) -> Option<(Arc<Process>, Arc<Worker>)> {
     Some((process, worker))
 }
 
-/// Returns the process whose authority the signals of a file have, if it has not ended.
-fn namer(file: &OpenFile) -> Option<Arc<Process>> {
+/// Returns the process in whose name the signals of a file are sent, if it has not ended, and the rights with which it
+/// has asked for them.
+fn namer(file: &OpenFile) -> Option<(Arc<Process>, Rights)> {
     let namer = file.namer()?;
-    find(namer.process).filter(|process| core::ptr::eq(namer.account.as_ptr(), Arc::as_ptr(&process.account)))
+    let process = find(namer.process)?;
+    core::ptr::eq(namer.account.as_ptr(), Arc::as_ptr(&process.account)).then_some((process, namer.rights))
 }
 
 /// Looks at the file of a herald, and tells its owner if there are events.
 fn tell(herald: &Arc<Herald>) {
     let Some(file) = herald.file() else { return };
-    let Some(asker) = namer(&file) else { return };
+    let Some((asker, rights)) = namer(&file) else { return };
     let ownership = file.ownership();
     if !ownership.is_told {
         return;
@@ -90,12 +94,12 @@ fn tell(herald: &Arc<Herald>) {
         0 => {}
         owner @ 1.. if ownership.is_thread => {
             if let Some((process, worker)) = thread(owner) {
-                send(&asker, &process, Some(&worker), information);
+                send(&rights, &asker, &process, Some(&worker), information);
             }
         }
         owner @ 1.. => {
             if let Some(process) = find(owner.unsigned_abs()) {
-                send(&asker, &process, None, information);
+                send(&rights, &asker, &process, None, information);
             }
         }
         group => {
@@ -103,7 +107,7 @@ fn tell(herald: &Arc<Herald>) {
             if herald.told.fetch_add(1, Ordering::AcqRel) == 0 {
                 let members = Walk::of_group(group.unsigned_abs());
                 let asker = Arc::downgrade(&asker);
-                leave(ToldGroup { herald: herald.clone(), asker, members, information });
+                leave(ToldGroup { herald: herald.clone(), asker, rights, members, information });
             }
         }
     }
@@ -122,10 +126,12 @@ fn information(signal: u32, found: u32, herald: &Herald) -> Information {
     Information { signal, code, details }
 }
 
-/// Sends a signal, if the process that has named its target may; `SIGIO` instead of one for which there is no place.
-fn send(asker: &Process, process: &Process, target: Option<&Worker>, information: Information) {
-    if signal_sending::send(asker, process, target, Some(information)) == Err(Errno::EAGAIN) {
-        let _ = signal_sending::send(asker, process, target, Some(Information::of_kernel(Signal::IO)));
+/// Sends a signal, if the process that has named its target might then; `SIGIO` instead of one for which there is no
+/// place.
+#[doc(alias = "sigio_perm")]
+fn send(rights: &Rights, asker: &Process, process: &Process, target: Option<&Worker>, information: Information) {
+    if signal_sending::send_with(rights, asker, process, target, information) == Err(Errno::EAGAIN) {
+        let _ = signal_sending::send_with(rights, asker, process, target, Information::of_kernel(Signal::IO));
     }
 }
 
@@ -133,6 +139,7 @@ fn send(asker: &Process, process: &Process, target: Option<&Worker>, information
 struct ToldGroup {
     herald: Arc<Herald>,
     asker: Weak<Process>,
+    rights: Rights,
     members: Walk,
     information: Information,
 }
@@ -146,7 +153,7 @@ impl Remain for ToldGroup {
         let asker = self.asker.upgrade();
         for _ in 0..AT_A_TIME {
             match (self.members.look(), &asker) {
-                (Some(Some(process)), Some(asker)) => send(asker, &process, None, self.information),
+                (Some(Some(process)), Some(asker)) => send(&self.rights, asker, &process, None, self.information),
                 (None, Some(_)) => return false,
                 _ => {
                     if self.herald.told.swap(0, Ordering::AcqRel) > 1 {
@@ -166,6 +173,7 @@ mod tests {
     use abi_unix::types::{TimeSpec, control, file_control, open};
 
     use super::*;
+    use crate::process::authority;
     use crate::testing::{Program, run};
 
     const IO: usize = 29;
@@ -313,8 +321,8 @@ mod tests {
             assert_eq!(taken(program), Err(Errno::EAGAIN), "the round's signals are others");
             assert_eq!(herald.told.load(Ordering::Relaxed), 2);
             let (members, asker) = (Walk::of_group(99_999), Arc::downgrade(&program.process()));
-            let information = Information::of_kernel(Signal::IO);
-            assert!(ToldGroup { herald: herald.clone(), asker, members, information }.step());
+            let (information, rights) = (Information::of_kernel(Signal::IO), authority::rights(&program.process()));
+            assert!(ToldGroup { herald: herald.clone(), asker, rights, members, information }.step());
             assert_eq!(taken(program).map(|found| found.0), Ok(IO));
             assert_eq!(herald.told.load(Ordering::Relaxed), 0);
             assert_eq!(taken(program), Err(Errno::EAGAIN));
