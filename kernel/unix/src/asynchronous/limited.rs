@@ -51,8 +51,12 @@ impl LimitedWait {
         if self.limit.has_passed() && !self.operation.must_be_completed() {
             return Poll::Ready(self.operation.give_up(Errno::EAGAIN));
         }
-        if let Some(waker) = waker {
-            self.limit.arm(waker)?;
+        if let Some(waker) = waker
+            && let Err(error) = self.limit.arm(waker)
+            && !self.operation.must_be_completed()
+        {
+            // The call tells what it has moved before.
+            return Poll::Ready(self.operation.give_up(error));
         }
         Poll::Pending
     }
@@ -159,6 +163,27 @@ mod tests {
                 })
                 .unwrap();
             assert_eq!(program.read_from(pair.0, 64), Ok(b"in time".to_vec()));
+        });
+    }
+
+    /// The end of a process takes the alarm and the registration of its call back.
+    #[test]
+    fn a_process_is_killed_within_a_limited_wait() {
+        run(|program| {
+            let child = program.spawn(|program| {
+                let socket = program.call(SystemCall::Socket, [2, 2, 0]).unwrap();
+                assert_eq!(set(program, socket, option::SO_RCVTIMEO, &time(1, 0)), Ok(0));
+                let _ = program.read_from(socket, 8);
+                panic!("it was killed");
+            });
+            let child = child.unwrap();
+            program.sleep_ns(1_000_000);
+            let begin = Machine::now();
+            assert_eq!(program.call(SystemCall::Kill, [child, types::signal::KILL as usize]), Ok(0));
+            assert_eq!(program.wait_for(child), Ok((child, types::signal::KILL)));
+            assert!(time::ns_at_ticks(Machine::now() - begin) < 500_000_000);
+            // Behind the end of the time.
+            program.sleep_ns(1_100_000_000);
         });
     }
 

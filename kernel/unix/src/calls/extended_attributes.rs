@@ -20,7 +20,7 @@ use crate::files::mounts::{Halt, Node, Path, Place};
 use crate::files::tree::errno_of;
 use crate::files::volume::{VolumeAnswer, VolumeNode, VolumeRequest};
 use crate::process::accounts::Resource;
-use crate::process::{authority, identity};
+use crate::process::authority;
 
 /// Bytes of the longest name (`XATTR_NAME_MAX`), value (`XATTR_SIZE_MAX`) and list (`XATTR_LIST_MAX`).
 const LONGEST_NAME: usize = 255;
@@ -70,7 +70,25 @@ enum Use {
 
 /// Returns the file of a volume. `EOPNOTSUPP` for others; the errors of its namespace if an attribute with this name is
 /// not for it or for the caller.
-fn permitted<'a>(call: &Call<'_>, place: &'a Place, name: &[u8], is_for: Use) -> Result<&'a VolumeNode, Errno> {
+///
+/// With the answer of the volume at hand nothing is checked again: the call is done, whatever rights changed meanwhile.
+fn permitted<'a>(
+    call: &Call<'_>,
+    path: &Path,
+    place: &'a Place,
+    name: &[u8],
+    is_for: Use,
+) -> Result<&'a VolumeNode, Errno> {
+    if !path.is_answered() {
+        permit(call, path, place, name, is_for)?;
+    }
+    match &place.node {
+        Node::OnVolume(node) => Ok(node),
+        Node::Stored(_) | Node::Generated(_) => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+fn permit(call: &Call<'_>, path: &Path, place: &Place, name: &[u8], is_for: Use) -> Result<(), Errno> {
     if is_for == Use::Change && place.mount.is_read_only() {
         return Err(Errno::EROFS);
     }
@@ -86,13 +104,9 @@ fn permitted<'a>(call: &Call<'_>, place: &'a Place, name: &[u8], is_for: Use) ->
         return Err(Errno::EPERM);
     }
     if name.starts_with(b"user.") {
-        let whom = call.process().whom();
-        permit_own(identity::subject(&whom), place, is_for)?;
+        permit_own(path.subject(), place, is_for)?;
     }
-    match &place.node {
-        Node::OnVolume(node) => Ok(node),
-        Node::Stored(_) | Node::Generated(_) => Err(Errno::EOPNOTSUPP),
-    }
+    Ok(())
 }
 
 /// Fails if a user must not use the attributes of the namespace `user` of a file: they are read and changed as its
@@ -151,7 +165,7 @@ pub(super) fn set(call: Call<'_>) -> Decoding {
     call.process().copy_in(call.address(2), &mut value)?;
     on_file(&call, move |call, path, place| {
         let _ = &charge;
-        let node = permitted(call, place, &name, Use::Change)?;
+        let node = permitted(call, path, place, &name, Use::Change)?;
         // One attempt asks, and takes the value with it.
         let request =
             || VolumeRequest::SetAttribute { node: node.clone(), name: name.clone(), value: take(&mut value), mode };
@@ -164,7 +178,7 @@ pub(super) fn set(call: Call<'_>) -> Decoding {
 pub(super) fn get(call: Call<'_>) -> Decoding {
     let name = read_name(&call)?;
     on_file(&call, move |call, path, place| {
-        let node = permitted(call, place, &name, Use::Read)?;
+        let node = permitted(call, path, place, &name, Use::Read)?;
         let request = || VolumeRequest::GetAttribute(node.clone(), name.clone());
         match path.ask(node.volume(), request)? {
             VolumeAnswer::Bytes(value, _) => answer(call, 2, &value),
@@ -196,7 +210,7 @@ pub(super) fn list(call: Call<'_>) -> Decoding {
 pub(super) fn remove(call: Call<'_>) -> Decoding {
     let name = read_name(&call)?;
     on_file(&call, move |call, path, place| {
-        let node = permitted(call, place, &name, Use::Change)?;
+        let node = permitted(call, path, place, &name, Use::Change)?;
         path.ask(node.volume(), || VolumeRequest::RemoveAttribute(node.clone(), name.clone())).map(|_| 0)
     })
 }

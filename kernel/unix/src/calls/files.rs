@@ -1193,6 +1193,9 @@ pub(super) fn allocate(call: Call<'_>) -> Decoding {
         // Open to the end: its tree cannot become read-only meanwhile.
         let _file = file;
         let node = place.node.stored().ok_or(Errno::ENODEV)?;
+        if process.whom().is_some_and(|whom| !whom.files.is_root()) {
+            node.written_by_others();
+        }
         if makes_pages {
             let pages = offset / filesystem::PAGE_SIZE as u64..end.div_ceil(filesystem::PAGE_SIZE as u64);
             make_pages(&process, node, pages).await?;

@@ -679,6 +679,51 @@ mod tests {
         });
     }
 
+    /// To look at a process is not to have its pipes.
+    #[test]
+    fn open_files_of_others_are_not_taken_by_their_names() {
+        run(|program| {
+            let spawned = program.spawn(|program| {
+                let (reader, _) = program.pipe(0);
+                let own = format!("/proc/{}/fd/{reader}", program.id);
+                assert_eq!(opened(program, &own, open::RDONLY), Ok(()));
+                let of_the_parent = own.clone();
+                child(program, move |program| {
+                    assert_eq!(opened(program, &format!("/proc/self/fd/{reader}"), open::RDONLY), Ok(()));
+                    assert_eq!(opened(program, &of_the_parent, open::RDONLY), Err(Errno::EACCES));
+                    let (path, place) = (text(program, &of_the_parent), program.place(64));
+                    assert!(program.call(SystemCall::ReadLink, [HERE, path, place, 64]).is_ok(), "it may look");
+                });
+                let below = program.fork(|program| program.sleep_ns(1_000_000_000_000)).unwrap();
+                assert_eq!(opened(program, &format!("/proc/{below}/fd/{reader}"), open::RDONLY), Ok(()));
+                assert_eq!(program.call(SystemCall::Kill, [below, signal::KILL as usize]), Ok(0));
+                assert_eq!(program.wait_for(below), Ok((below, signal::KILL)));
+            });
+            let spawned = spawned.unwrap();
+            assert_eq!(program.wait_for(spawned), Ok((spawned, 0)));
+        });
+    }
+
+    /// A hole is a change of contents.
+    #[test]
+    fn holes_take_the_bits_of_a_file() {
+        run(|program| {
+            let path = "/tmp/with-holes";
+            let file = on_path(program, SystemCall::Open, path, [(open::CREAT | open::RDWR) as usize, 0o755]).unwrap();
+            assert_eq!(program.write_to(file, b"bytes"), Ok(5));
+            for punch in [0, 3] {
+                assert_eq!(program.call(SystemCall::ChangeMode, [file, 0o6777]), Ok(0));
+                child(program, move |program| {
+                    become_user(program, 1000, &[]);
+                    assert_eq!(program.call(SystemCall::Allocate, [file, punch, 0, 4096]), Ok(0));
+                    assert_eq!(owner(program, path).2, 0o777);
+                });
+            }
+            program.close(file).unwrap();
+            on_path(program, SystemCall::Unlink, path, [0]).unwrap();
+        });
+    }
+
     /// Special files, and names of sockets, are files.
     #[test]
     fn fifos_and_sockets_grant_what_their_nodes_do() {

@@ -73,6 +73,9 @@ pub(crate) trait Source: Sync {
     /// Returns the user and the group of a file.
     fn owner(&self, entry: Entry) -> (u32, u32);
 
+    /// Fails with `EACCES` if the caller may not have the open file at the end of a symbolic link.
+    fn permit_file(&self, entry: Entry, caller: u32) -> Result<(), Errno>;
+
     /// Returns the end of a symbolic link.
     fn target(&self, entry: Entry, caller: u32) -> Result<Target, Errno>;
 
@@ -268,7 +271,10 @@ pub(crate) fn walk(base: Entry, path: &[u8], before: usize, last: LastComponent,
                 }
                 (path, at) = (target, 0);
             }
-            Target::File(file, _) if is_last => return Ok(Walked::File(file)),
+            Target::File(file, _) if is_last => {
+                source().permit_file(found, caller)?;
+                return Ok(Walked::File(file));
+            }
             Target::File(..) => return Err(Errno::ENOTDIR),
             Target::Place(place) if is_last && place.node.kind() != FileKind::Directory => {
                 return match has_slash {

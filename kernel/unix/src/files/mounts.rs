@@ -730,6 +730,11 @@ impl Path {
         }
     }
 
+    /// Whether the answer to the request of the last attempt is there.
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self.errand, Some(Errand::Answered(_)))
+    }
+
     /// Returns the answer to the request of the last attempt; `None` if it has made none.
     pub(crate) fn answered(&mut self) -> Option<Result<VolumeAnswer, Errno>> {
         match self.errand.take() {

@@ -311,6 +311,10 @@ impl FileOperations for PacketSocket {
     }
 
     fn receive_message(&self, memory: &dyn Caller, space: MessageSpace<'_>, waker: Option<&Waker>) -> Receipt {
+        // There are no reports about frames.
+        if space.flags() & types::message::ERRQUEUE != 0 {
+            return Poll::Ready(Err(Errno::EAGAIN));
+        }
         self.take(memory, space, waker)
     }
 
@@ -356,6 +360,30 @@ mod tests {
     use crate::process;
     use crate::testing::run;
 
+    /// The end of a process takes its sockets along, also while one of them is waited at.
+    #[test]
+    fn a_process_is_killed_while_it_waits_for_frames() {
+        run(|program| {
+            // Twice as many as there may be.
+            for _ in 0..16 {
+                let child = program.spawn(|program| {
+                    let first = process::table::find(process::FIRST).unwrap();
+                    let held = Held::of(CapabilitySet::only(Capability::RawNetwork));
+                    authority::give(&first, &program.process(), held).unwrap();
+                    let all = usize::from(ALL_PROTOCOLS.swap_bytes());
+                    let call = [types::AF_PACKET as usize, types::SOCK_RAW as usize, all];
+                    let socket = program.call(SystemCall::Socket, call).unwrap();
+                    let _ = program.read_from(socket, 64);
+                    panic!("nothing comes");
+                });
+                let child = child.unwrap();
+                program.sleep_ns(1_000_000);
+                assert_eq!(program.call(SystemCall::Kill, [child, types::signal::KILL as usize]), Ok(0));
+                assert_eq!(program.wait_for(child), Ok((child, types::signal::KILL)));
+            }
+        });
+    }
+
     /// Without a card: errors, names, options, and a socket at the loopback interface, where nothing comes.
     #[test]
     fn packet_sockets_are_made_bound_and_refused() {
@@ -392,6 +420,11 @@ mod tests {
             let of_another_family = program.store(&[2; 20]);
             assert_eq!(program.call(SystemCall::Bind, [socket, of_another_family, 20]), Err(Errno::EINVAL));
             assert_eq!(program.read_from(socket, 64), Err(Errno::EAGAIN));
+            let header = program.store(&types::MessageHeader::default().to_bytes());
+            let waiting = program.call(SystemCall::Socket, [family, types::SOCK_RAW as usize, all]).unwrap();
+            let call = [waiting, header, types::message::ERRQUEUE as usize];
+            assert_eq!(program.call(SystemCall::ReceiveMessage, call), Err(Errno::EAGAIN), "at once");
+            program.close(waiting).unwrap();
             let bytes = program.place(2000);
             let send = |program: &mut crate::testing::Program, length, to| {
                 program.call(SystemCall::SendTo, [socket, bytes, length, 0, to, if to == 0 { 0 } else { 20 }])

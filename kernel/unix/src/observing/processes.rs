@@ -269,6 +269,12 @@ impl Source for Processes {
         Ok(())
     }
 
+    fn permit_file(&self, entry: Entry, caller: u32) -> Result<(), Errno> {
+        // It is the open file itself, with its rights, as `pidfd_getfd` gives it: to look is not enough.
+        let caller = table::find(caller).ok_or(Errno::EACCES)?;
+        authority::permit_towards(&caller, &*process_of(entry)?, Act::Empower).map_err(|_| Errno::EACCES)
+    }
+
     fn owner(&self, entry: Entry) -> (u32, u32) {
         let Ok(process) = process_of(entry) else { return (0, 0) };
         // Those of a process that may leave no core file are user 0's, as on Linux. The users are read first, since the

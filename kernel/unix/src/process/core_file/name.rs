@@ -62,13 +62,17 @@ pub(super) fn path(process: &Process, signal: u8, thread: u32) -> Result<Vec<u8>
     let name = ProgramName::from_words(process.name());
     let name = name.as_bytes();
     let name = &name[..name.len().min(15)];
-    let values = Values { process: process.id, thread, signal, now_s, limit, name, hostname };
+    let identity = process.identity_value();
+    let (user, group) = (identity.users.real, identity.groups.real);
+    let values = Values { process: process.id, user, group, thread, signal, now_s, limit, name, hostname };
     expand(pattern().as_bytes(), &values)
 }
 
 /// The values of a pattern's parts.
 struct Values<'a> {
     process: u32,
+    user: u32,
+    group: u32,
     thread: u32,
     signal: u8,
     now_s: u64,
@@ -95,7 +99,8 @@ fn expand(pattern: &[u8], values: &Values<'_>) -> Result<Vec<u8>, Errno> {
             Some(b's') => add_number(&mut path, values.signal.into())?,
             Some(b't') => add_number(&mut path, values.now_s)?,
             Some(b'c') => add_number(&mut path, values.limit)?,
-            Some(b'u' | b'g') => add_number(&mut path, 0)?,
+            Some(b'u') => add_number(&mut path, values.user.into())?,
+            Some(b'g') => add_number(&mut path, values.group.into())?,
             Some(b'd') => add_number(&mut path, 1)?,
             Some(b'h') => add_name(&mut path, values.hostname)?,
             Some(b'e' | b'f') => add_name(&mut path, values.name)?,
@@ -135,6 +140,8 @@ mod tests {
 
     const VALUES: Values<'_> = Values {
         process: 7,
+        user: 8,
+        group: 9,
         thread: 65543,
         signal: 11,
         now_s: 1_700_000_000,
@@ -153,7 +160,7 @@ mod tests {
             ("core", "core"),
             ("core.%p", "core.7"),
             ("/cores/%e.%p.%s", "/cores/a!b.7.11"),
-            ("%i-%t-%h-%u-%g", "65543-1700000000-cops-0-0"),
+            ("%i-%t-%h-%u-%g", "65543-1700000000-cops-8-9"),
             ("%%p%", "%p"),
             ("%qx", "x"),
             ("%c", "18446744073709551615"),
