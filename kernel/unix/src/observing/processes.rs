@@ -786,7 +786,7 @@ mod tests {
             assert!(read(program, "/proc/cpuinfo").starts_with("processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64"));
             assert!(read(program, "/proc/version").starts_with("COPS version "));
             assert!(read(program, "/proc/vmstat").lines().all(|line| line.split(' ').count() == 2));
-            assert_eq!(read(program, "/proc/filesystems"), "nodev\ttmpfs\nnodev\tproc\n\text4\n");
+            assert_eq!(read(program, "/proc/filesystems"), "nodev\ttmpfs\nnodev\tproc\n\text4\nnodev\t9p\n");
             assert_eq!(read(program, "/proc/sys/kernel/ostype"), "COPS\n");
             assert_eq!(read(program, "/proc/sys/kernel/hostname"), "cops\n");
             assert_eq!(read(program, "/proc/sys/vm/overcommit_memory"), "1\n");
