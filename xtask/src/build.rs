@@ -17,8 +17,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use filesystem::cpio;
 use object::LittleEndian;
-use object::elf::SHN_UNDEF;
-use object::read::elf::{ElfFile64, ProgramHeader as _};
+use object::elf::{PT_LOAD, ProgramHeader64, SHN_UNDEF};
+use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 
 use crate::children::{self, Child, Ending};
 use crate::hot;
@@ -154,16 +154,14 @@ pub fn build(workspace: &Workspace, toolchain: &Toolchain, progress: &Progress, 
     });
     let (mut programs, kernel) = (programs?, kernel.map_err(|_| anyhow!("the build of the kernel has panicked"))??);
     programs.sort_by(|one, other| one.name.cmp(&other.name));
-    let initramfs = match toolchain.aim {
-        Aim::Speed => workspace.products().join("initramfs.cpio"),
-        Aim::Debugger => {
-            // The debugger reads the files on the host, which are four times as large as what the machine needs.
-            for program in &mut programs {
-                program.content = loaded(&program.content)?;
-            }
-            workspace.products().join("initramfs-for-debugger.cpio")
-        }
-    };
+    // Backtraces and the debugger read the files on the host, which are many times as large as what the machine needs.
+    for program in &mut programs {
+        program.content = loaded(&program.content)?;
+    }
+    let initramfs = workspace.products().join(match toolchain.aim {
+        Aim::Speed => "initramfs.cpio",
+        Aim::Debugger => "initramfs-for-debugger.cpio",
+    });
     write_if_changed(&initramfs, &archive(&programs)?)?;
     let files = programs.iter().map(|program| (program.name.clone(), program.file.clone())).collect();
     let programs = programs.into_iter().map(|program| program.name).collect();
@@ -759,24 +757,36 @@ impl Program {
     }
 }
 
-/// Returns a program's file without what lies behind its last segment, such as debug information.
+/// Returns a program's file without what lies behind the last part that comes into memory, such as debug information.
+/// Headers of what is left out become empty ones.
 ///
 /// # Errors
 ///
 /// It is no ELF file of 64 bits with all of its segments.
 fn loaded(content: &[u8]) -> Result<Vec<u8>> {
     let file: ElfFile64<'_, LittleEndian> = ElfFile64::parse(content).context("a program is no ELF file")?;
-    let end = file
-        .elf_program_headers()
-        .iter()
-        .map(|segment| segment.p_offset(LittleEndian).saturating_add(segment.p_filesz(LittleEndian)) as usize);
-    let mut loaded = content.get(..end.max().unwrap_or(0)).context("a program lacks a part of a segment")?.to_vec();
+    let end = |segment: &ProgramHeader64<LittleEndian>| {
+        segment.p_offset(LittleEndian).saturating_add(segment.p_filesz(LittleEndian)) as usize
+    };
+    let segments = file.elf_program_headers();
+    let in_memory = segments.iter().filter(|segment| segment.p_type(LittleEndian) == PT_LOAD).map(end).max();
+    let in_memory = in_memory.context("a program has no segments")?;
+    let mut loaded = content.get(..in_memory).context("a program lacks a part of a segment")?.to_vec();
     let mut header = *file.elf_header();
     header.e_shoff.set(LittleEndian, 0);
     header.e_shnum.set(LittleEndian, 0);
     header.e_shstrndx.set(LittleEndian, SHN_UNDEF);
-    let header = object::bytes_of(&header);
-    loaded.get_mut(..header.len()).context("a program has no segments")?.copy_from_slice(header);
+    let first = usize::try_from(header.e_phoff(LittleEndian))?;
+    let mut put = |at: usize, bytes: &[u8]| -> Result<()> {
+        let place = loaded.get_mut(at..at + bytes.len()).context("a program's headers are in no segment")?;
+        place.copy_from_slice(bytes);
+        Ok(())
+    };
+    put(0, object::bytes_of(&header))?;
+    const HEADER: usize = size_of::<ProgramHeader64<LittleEndian>>();
+    for (number, _) in segments.iter().enumerate().filter(|(_, segment)| end(segment) > in_memory) {
+        put(first + number * HEADER, &[0; HEADER])?;
+    }
     Ok(loaded)
 }
 
@@ -871,21 +881,25 @@ mod tests {
 
     #[test]
     fn programs_in_the_archive_end_with_their_last_segment() {
-        // A file with a segment of 8 bytes behind the headers, and something behind that.
-        let mut file = vec![0; 288];
+        // A file with a segment of 8 bytes behind the two headers of segments, and something behind that, to which the
+        // second of them belongs.
+        let mut file = vec![0; 344];
         file[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0");
         file[0x10..0x16].copy_from_slice(&[3, 0, 243, 0, 1, 0]);
         file[0x20] = 64;
-        // Two section headers at 160, of which the second is that of the names.
-        (file[0x28], file[224 + 4]) = (160, 3);
-        file[0x34..0x40].copy_from_slice(&[64, 0, 56, 0, 1, 0, 64, 0, 2, 0, 1, 0]);
-        file[64] = 1;
-        (file[64 + 8], file[64 + 32], file[64 + 40]) = (120, 8, 8);
+        // Two section headers at 216, of which the second is that of the names.
+        (file[0x28], file[280 + 4]) = (216, 3);
+        file[0x34..0x40].copy_from_slice(&[64, 0, 56, 0, 2, 0, 64, 0, 2, 0, 1, 0]);
+        (file[64], file[64 + 8], file[64 + 32], file[64 + 40]) = (1, 176, 8, 8);
+        file[120..124].copy_from_slice(&object::elf::PT_RISCV_ATTRIBUTES.0.to_le_bytes());
+        (file[120 + 8], file[120 + 32]) = (190, 10);
         let short = loaded(&file).unwrap();
-        assert_eq!(short.len(), 128);
+        assert_eq!(short.len(), 184);
         assert_eq!((&short[0x28..0x30], &short[0x3c..0x40]), (&[0; 8][..], &[0; 4][..]));
-        assert_eq!(short[64..], file[64..128]);
-        assert!(loaded(&file[..125]).is_err() && loaded(b"#!/bin/sh").is_err());
+        assert_eq!(short[64..120], file[64..120]);
+        assert_eq!(short[120..176], [0; 56]);
+        assert_eq!(short[176..], file[176..184]);
+        assert!(loaded(&file[..180]).is_err() && loaded(b"#!/bin/sh").is_err());
     }
 
     /// Without clang the C programs are left out of the build, and so is this.
