@@ -323,6 +323,10 @@ impl Memory for Piece {
         let address = self.physical_address() + offset as u64;
         self.device.0.borrow_mut().put(address, from);
     }
+
+    fn abandon(&mut self) {
+        self.length = 0;
+    }
 }
 
 /// Registers of a PHY that has agreed on full duplex at this speed, in Mbit/s.

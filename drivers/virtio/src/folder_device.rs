@@ -7,7 +7,7 @@ use drivers::Registers;
 
 use crate::block_device::RequestError;
 use crate::queue::{self, Direction, Notify, Queue, Used};
-use crate::transport::{Interrupt, Kind, Transport, feature};
+use crate::transport::{Interrupt, Kind, Release, Transport, feature};
 use crate::{Error, Memory};
 
 /// One message is under way at a time.
@@ -25,7 +25,6 @@ const LEAST_ANSWER: u32 = 7;
 
 /// A folder of the host, behind a device that takes a message and gives its answer.
 pub struct Folder<R: Registers, M: Memory> {
-    /// First: the device is stopped before its memory gets another owner.
     transport: Transport<R>,
     queue: Queue<M>,
     table: M,
@@ -56,7 +55,8 @@ impl<R: Registers, M: Memory> Folder<R, M> {
         let (mut queue, table, message, answer) = match made {
             Ok(made) => made,
             Err(error) => {
-                transport.stop();
+                // It was not started, and has had no memory.
+                let _ = transport.stop();
                 return Err(error);
             }
         };
@@ -151,7 +151,15 @@ impl<R: Registers, M: Memory> Folder<R, M> {
     fn fail(&mut self, error: Error) {
         if self.failure.is_none() {
             self.failure = Some(error);
-            self.transport.stop();
+            let release = self.transport.stop();
+            self.release(release);
+        }
+    }
+
+    fn release(&mut self, release: Release) {
+        if release == Release::Never {
+            self.queue.abandon();
+            [&mut self.table, &mut self.message, &mut self.answer].into_iter().for_each(Memory::abandon);
         }
     }
 
@@ -159,5 +167,12 @@ impl<R: Registers, M: Memory> Folder<R, M> {
     /// [`Acknowledger`](crate::transport::Acknowledger).
     pub fn acknowledge_interrupt(&self) -> Interrupt {
         self.transport.acknowledge()
+    }
+}
+
+impl<R: Registers, M: Memory> Drop for Folder<R, M> {
+    fn drop(&mut self) {
+        let release = self.transport.end();
+        self.release(release);
     }
 }

@@ -1533,7 +1533,7 @@ pub(crate) fn put_volume(
     account: &Arc<Account>,
 ) -> Result<(), Errno> {
     let charge = charge_for(&at, &source, account)?;
-    let kind = if root.volume().is_of_host() { &HOST } else { &EXT4 };
+    let (kind, flags) = if root.volume().is_of_host() { (&HOST, flags | flag::NO_SET_USER) } else { (&EXT4, flags) };
     let mount = Mount::new(kind, Number::take()?, Files::OnVolume(root), (source, Some(charge)));
     put(mount, at, flags)
 }
@@ -1712,9 +1712,10 @@ pub(crate) fn require_executable(mount: &Mount) -> Result<(), Errno> {
     if forbids_execution(mount) { Err(Errno::EACCES) } else { Ok(()) }
 }
 
-/// Whether the bits of its programs to set user and group do not count.
+/// Whether the bits of its programs to set user and group do not count: never those of the host's files, which have
+/// owners of the host.
 pub(crate) fn forbids_set_user(mount: &Mount) -> bool {
-    mount.flags.load(Ordering::Relaxed) & flag::NO_SET_USER != 0
+    is_host(mount.kind.name) || mount.flags.load(Ordering::Relaxed) & flag::NO_SET_USER != 0
 }
 
 /// Whether nothing of this mount may be executed.

@@ -317,7 +317,8 @@ impl VolumeFile {
         }
         let mut stage = self.stage.lock();
         let offset = at.unwrap_or(stage.position);
-        if stage.is_direct {
+        // Behind the end there is nothing to read, whatever the places, as on Linux.
+        if stage.is_direct && !buffer.is_empty() && offset < self.node.size() {
             self.require_sectors(&stage, buffer, offset)?;
         }
         if !stage.is_of(waker)

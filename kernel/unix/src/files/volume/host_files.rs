@@ -429,7 +429,7 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
         let held = file.open.as_ref().map(|(open, _)| open).filter(|_| file.is_nameless).unwrap_or(&file.held);
         self.folder.change(held, &change).map_err(errno_of)?;
         file.known.size = length;
-        file.was_written = file.open.is_some();
+        file.was_written |= file.open.is_some();
         Ok(())
     }
 
@@ -440,7 +440,19 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
 
     pub(super) fn set_attributes(&mut self, number: u32, change: Change) -> Result<Attributes, Errno> {
         self.require_changes()?;
-        let file = file_of(&self.files, number)?;
+        let file = self.files.get_mut(number.into()).ok_or(Errno::EIO)?;
+        if file.is_nameless {
+            // The host takes the file by its name, which may be another's by now.
+            let known = &mut file.known;
+            if let Some(permissions) = change.permissions {
+                known.mode = known.mode & !0o7777 | permissions & 0o7777;
+            }
+            known.owner = change.owner.unwrap_or(known.owner);
+            for (place, time) in [change.accessed, change.modified].into_iter().enumerate() {
+                known.times[place] = time.unwrap_or(known.times[place]);
+            }
+            return Ok(file.known);
+        }
         let time = |stamp: Stamp| (stamp.seconds, stamp.nanoseconds);
         let change = shared_folder::Change {
             permissions: change.permissions.map(u32::from),
