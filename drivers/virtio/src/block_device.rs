@@ -158,34 +158,16 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
         if transport.kind() != Kind::Block {
             return Err(Error::Unsupported);
         }
-        match Self::start(&mut transport, allocate) {
-            Ok((queue, memory, features, lists)) => {
-                let (pending, free) = lists;
-                let most_parts = match features & block_feature::MOST_PARTS {
-                    0 => MOST_PARTS,
-                    _ => transport.configuration_word(configuration::MOST_PARTS).clamp(1, MOST_PARTS as u32) as usize,
-                };
-                transport.finish();
-                let mut disk = Disk {
-                    transport,
-                    queue,
-                    memory,
-                    pending,
-                    free,
-                    features,
-                    most_parts,
-                    failure: None,
-                    given_back: 0,
-                };
-                disk.queue.arm();
-                Ok(disk)
-            }
-            Err(error) => {
-                // It was not started, and has had no memory.
-                let _ = transport.stop();
-                Err(error)
-            }
-        }
+        let (queue, memory, features, (pending, free)) = Self::start(&mut transport, allocate)?;
+        let most_parts = match features & block_feature::MOST_PARTS {
+            0 => MOST_PARTS,
+            _ => transport.configuration_word(configuration::MOST_PARTS).clamp(1, MOST_PARTS as u32) as usize,
+        };
+        transport.finish();
+        let mut disk =
+            Disk { transport, queue, memory, pending, free, features, most_parts, failure: None, given_back: 0 };
+        disk.queue.arm();
+        Ok(disk)
     }
 
     #[expect(clippy::type_complexity, reason = "one caller, just above")]
@@ -196,26 +178,27 @@ impl<R: Registers, M: Memory, D: Data> Disk<R, M, D> {
         use block_feature::{BLOCK_SIZE, DISCARD, FLUSH, READ_ONLY, WRITE_ZEROES};
         let wanted = feature::EVENT_INDEX | block_feature::MOST_PARTS | READ_ONLY | BLOCK_SIZE;
         let wanted = wanted | FLUSH | DISCARD | WRITE_ZEROES;
-        let features = transport.start(wanted, feature::INDIRECT)?;
-        let size = queue::fitting_size(REQUESTS, transport.largest_queue(0));
-        if size < FEWEST_REQUESTS {
-            return Err(Error::Unsupported);
-        }
-        // Before the device knows the queue, whose memory must not go while it does.
-        let (mut pending, mut free) = (Vec::new(), Vec::new());
-        pending.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
-        free.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
-        let bytes = usize::from(size) * layout::STRIDE;
-        let memory = allocate(bytes).filter(|memory| memory.length() >= bytes).ok_or(Error::OutOfMemory)?;
-        let queue = allocate(queue::bytes(size)).ok_or(Error::OutOfMemory)?;
-        let mut queue = Queue::new(transport, 0, size, queue, features & feature::EVENT_INDEX != 0)?;
-        for number in (0..size).rev() {
-            let table = memory.physical_address() + u64::from(number) * layout::STRIDE as u64;
-            queue.describe(number, table, 0, Direction::Table);
-            pending.push(None);
-            free.push(number);
-        }
-        Ok((queue, memory, features, (pending, free)))
+        transport.start(wanted, feature::INDIRECT, |transport, features| {
+            let size = queue::fitting_size(REQUESTS, transport.largest_queue(0));
+            if size < FEWEST_REQUESTS {
+                return Err(Error::Unsupported);
+            }
+            // Before the device knows the queue, whose memory must not go while it does.
+            let (mut pending, mut free) = (Vec::new(), Vec::new());
+            pending.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
+            free.try_reserve_exact(size.into()).map_err(|_| Error::OutOfMemory)?;
+            let bytes = usize::from(size) * layout::STRIDE;
+            let memory = allocate(bytes).filter(|memory| memory.length() >= bytes).ok_or(Error::OutOfMemory)?;
+            let queue = allocate(queue::bytes(size)).ok_or(Error::OutOfMemory)?;
+            let mut queue = Queue::new(transport, 0, size, queue, features & feature::EVENT_INDEX != 0)?;
+            for number in (0..size).rev() {
+                let table = memory.physical_address() + u64::from(number) * layout::STRIDE as u64;
+                queue.describe(number, table, 0, Direction::Table);
+                pending.push(None);
+                free.push(number);
+            }
+            Ok((queue, memory, features, (pending, free)))
+        })
     }
 
     /// Returns the size of the disk in sectors, as the device tells it now.

@@ -28,20 +28,12 @@ impl<R: Registers, M: Memory> Entropy<R, M> {
         if transport.kind() != Kind::Entropy {
             return Err(Error::Unsupported);
         }
-        let made = transport.start(feature::EVENT_INDEX, 0).and_then(|agreed| {
+        let (mut queue, memory) = transport.start(feature::EVENT_INDEX, 0, |transport, agreed| {
             let memory = allocate(REQUEST).ok_or(Error::OutOfMemory)?;
             let queue = allocate(queue::bytes(SIZE)).ok_or(Error::OutOfMemory)?;
-            let queue = Queue::new(&mut transport, 0, SIZE, queue, agreed & feature::EVENT_INDEX != 0)?;
+            let queue = Queue::new(transport, 0, SIZE, queue, agreed & feature::EVENT_INDEX != 0)?;
             Ok((queue, memory))
-        });
-        let (mut queue, memory) = match made {
-            Ok(made) => made,
-            Err(error) => {
-                // It was not started, and has had no memory.
-                let _ = transport.stop();
-                return Err(error);
-            }
-        };
+        })?;
         queue.describe(0, memory.physical_address(), REQUEST as u32, Direction::FromDevice);
         queue.offer(0);
         transport.finish();

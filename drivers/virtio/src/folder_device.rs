@@ -43,23 +43,16 @@ impl<R: Registers, M: Memory> Folder<R, M> {
         if transport.kind() != Kind::Folder {
             return Err(Error::Unsupported);
         }
-        let made = transport.start(feature::EVENT_INDEX | HAS_NAME, feature::INDIRECT).and_then(|agreed| {
+        let wanted = feature::EVENT_INDEX | HAS_NAME;
+        let (mut queue, table, message, answer) = transport.start(wanted, feature::INDIRECT, |transport, agreed| {
             let mut memory = |bytes| allocate(bytes).filter(|memory: &M| memory.length() >= bytes);
             let table = memory(TABLE).ok_or(Error::OutOfMemory)?;
             let message = memory(LONGEST_MESSAGE).ok_or(Error::OutOfMemory)?;
             let answer = memory(LONGEST_MESSAGE).ok_or(Error::OutOfMemory)?;
             let queue = memory(queue::bytes(SIZE)).ok_or(Error::OutOfMemory)?;
-            let queue = Queue::new(&mut transport, 0, SIZE, queue, agreed & feature::EVENT_INDEX != 0)?;
+            let queue = Queue::new(transport, 0, SIZE, queue, agreed & feature::EVENT_INDEX != 0)?;
             Ok((queue, table, message, answer))
-        });
-        let (mut queue, table, message, answer) = match made {
-            Ok(made) => made,
-            Err(error) => {
-                // It was not started, and has had no memory.
-                let _ = transport.stop();
-                return Err(error);
-            }
-        };
+        })?;
         queue.describe(0, table.physical_address(), 0, Direction::Table);
         transport.finish();
         queue.arm();

@@ -130,15 +130,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
         if transport.kind() != Kind::Network {
             return Err(Error::Unsupported);
         }
-        let result = Self::start(&mut transport, &mut allocate);
-        let parts = match result {
-            Ok(parts) => parts,
-            Err(error) => {
-                // It was not started, and has had no memory.
-                let _ = transport.stop();
-                return Err(error);
-            }
-        };
+        let parts = Self::start(&mut transport, &mut allocate)?;
         let (agreed, receive, receive_memory, transmit, transmit_memory, sizes) = parts;
         let mut free = Vec::new();
         let enough = free.try_reserve_exact(sizes.1.into()).is_ok();
@@ -194,13 +186,14 @@ impl<R: Registers, M: Memory> Network<R, M> {
         allocate: &mut impl FnMut(usize) -> Option<M>,
     ) -> Result<(u64, Queue<M>, M, Queue<M>, M, (u16, u16)), Error> {
         let wanted = feature::EVENT_INDEX | network_feature::CHECKSUM | network_feature::STATUS;
-        let agreed = transport.start(wanted, network_feature::ADDRESS)?;
-        let event_index = agreed & feature::EVENT_INDEX != 0;
-        let (receive, receive_memory, receive_size) =
-            queue_with_buffers(transport, RECEIVE, RECEIVE_BUFFERS, event_index, allocate)?;
-        let (transmit, transmit_memory, transmit_size) =
-            queue_with_buffers(transport, TRANSMIT, TRANSMIT_BUFFERS, event_index, allocate)?;
-        Ok((agreed, receive, receive_memory, transmit, transmit_memory, (receive_size, transmit_size)))
+        transport.start(wanted, network_feature::ADDRESS, |transport, agreed| {
+            let event_index = agreed & feature::EVENT_INDEX != 0;
+            let (receive, receive_memory, receive_size) =
+                queue_with_buffers(transport, RECEIVE, RECEIVE_BUFFERS, event_index, allocate)?;
+            let (transmit, transmit_memory, transmit_size) =
+                queue_with_buffers(transport, TRANSMIT, TRANSMIT_BUFFERS, event_index, allocate)?;
+            Ok((agreed, receive, receive_memory, transmit, transmit_memory, (receive_size, transmit_size)))
+        })
     }
 
     /// Returns the device's own address.

@@ -237,12 +237,27 @@ impl<R: Registers> Transport<R> {
         self.place().set_status(self.status);
     }
 
-    /// Resets the device and agrees on features: those of `wanted` that it offers, and all of `needed`.
+    /// Resets the device, agrees on features (those of `wanted` that it offers, and all of `needed`), and has `make`
+    /// make with them what the driver needs. A device for which that fails is stopped.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it lacks a needed one, or does not agree; [`Error::Misbehaved`] if it goes on with
-    /// what it did before.
-    pub(crate) fn start(&mut self, wanted: u64, needed: u64) -> Result<u64, Error> {
+    /// [`Error::Unsupported`] if it lacks a needed feature, or does not agree; [`Error::Misbehaved`] if it goes on with
+    /// what it did before; the errors of `make`.
+    pub(crate) fn start<T>(
+        &mut self,
+        wanted: u64,
+        needed: u64,
+        make: impl FnOnce(&mut Self, u64) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let made = self.agree(wanted, needed).and_then(|agreed| make(self, agreed));
+        if made.is_err() {
+            // It was not started, and has had no memory.
+            let _ = self.stop();
+        }
+        made
+    }
+
+    fn agree(&mut self, wanted: u64, needed: u64) -> Result<u64, Error> {
         if !self.reset() {
             return Err(Error::Misbehaved);
         }

@@ -1492,8 +1492,7 @@ pub(crate) async fn mount_host_at_start() -> Result<(), Errno> {
     let root = async { volume.submit(account, 0, VolumeRequest::Root)?.answer().await };
     let put = match root.await {
         Ok(VolumeAnswer::File(root, _)) => {
-            let (flags, source) = (flag::NO_SET_USER | flag::NO_DEVICES, host_folder::NAME_AT_START.to_vec());
-            put_volume(at, root, flags, source, account)
+            put_volume(at, root, flag::NO_DEVICES, host_folder::NAME_AT_START.to_vec(), account)
         }
         Ok(_) => Err(Errno::EIO),
         Err(error) => Err(error),
@@ -1533,7 +1532,7 @@ pub(crate) fn put_volume(
     account: &Arc<Account>,
 ) -> Result<(), Errno> {
     let charge = charge_for(&at, &source, account)?;
-    let (kind, flags) = if root.volume().is_of_host() { (&HOST, flags | flag::NO_SET_USER) } else { (&EXT4, flags) };
+    let kind = if root.volume().is_of_host() { &HOST } else { &EXT4 };
     let mount = Mount::new(kind, Number::take()?, Files::OnVolume(root), (source, Some(charge)));
     put(mount, at, flags)
 }
@@ -1630,7 +1629,9 @@ fn set_flags(mount: &Arc<Mount>, flags: u32) -> Result<(), Errno> {
     if let Some(tree) = &mount.tree {
         tree.set_read_only(flags & flag::READ_ONLY != 0).map_err(errno_of)?;
     }
-    mount.flags.store(flags & FLAGS & !flag::READ_ONLY, Ordering::Relaxed);
+    // Files of the host have owners of the host.
+    let always = if is_host(mount.kind.name) { flag::NO_SET_USER } else { 0 };
+    mount.flags.store(flags & FLAGS & !flag::READ_ONLY | always, Ordering::Relaxed);
     Ok(())
 }
 
@@ -1712,10 +1713,9 @@ pub(crate) fn require_executable(mount: &Mount) -> Result<(), Errno> {
     if forbids_execution(mount) { Err(Errno::EACCES) } else { Ok(()) }
 }
 
-/// Whether the bits of its programs to set user and group do not count: never those of the host's files, which have
-/// owners of the host.
+/// Whether the bits of its programs to set user and group do not count.
 pub(crate) fn forbids_set_user(mount: &Mount) -> bool {
-    is_host(mount.kind.name) || mount.flags.load(Ordering::Relaxed) & flag::NO_SET_USER != 0
+    mount.flags.load(Ordering::Relaxed) & flag::NO_SET_USER != 0
 }
 
 /// Whether nothing of this mount may be executed.
