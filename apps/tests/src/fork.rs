@@ -111,8 +111,10 @@ pub async fn descriptors_of_copies_tell_their_ends() -> Outcome {
         let arguments = arguments.to_bytes();
         let child = must!(call(SystemCall::CloneWith, [&raw const arguments as usize, arguments.len(), 0, 0, 0, 0]));
         if child == 0 {
-            while waits {
-                thread::yield_now();
+            if waits {
+                loop {
+                    thread::yield_now();
+                }
             }
             let _ = call(SystemCall::ExitGroup, [3, 0, 0, 0, 0, 0]);
         }

@@ -121,6 +121,7 @@ pub(crate) trait Place {
     fn configuration_word(&self, offset: usize) -> u32;
 }
 
+#[expect(clippy::large_enum_variant, reason = "one value for each device")]
 enum Registry<R: Registers> {
     Mmio(Mmio<R>),
     Pci(Pci<R>),

@@ -187,7 +187,7 @@ mod tests {
                 let end = (start + 1 + numbers.number() as usize % 300).min(bytes.len());
                 sums.change(&(start..end));
                 bytes[start..end].fill(numbers.byte());
-                if numbers.byte() % 3 > 0 {
+                if !numbers.byte().is_multiple_of(3) {
                     sums.renew(&bytes);
                 }
                 let from = numbers.byte() as usize * PIECE % bytes.len();

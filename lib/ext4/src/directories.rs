@@ -620,7 +620,7 @@ mod tests {
         let seeds: [&[u8]; 3] = [&[], &[4, 12, 5, 0], &[6, 255, 4, 0, 20, 1]];
         property::fuzz("names", &seeds, |input| {
             let mut numbers = property::Numbers::new(input);
-            let layout = small_layout(numbers.byte() % 2 == 0);
+            let layout = small_layout(numbers.byte().is_multiple_of(2));
             let owner = BlockOwner { inode: 12, seed: 1 };
             let mut bytes = alloc::vec![0; layout.block];
             put_no_names(&layout, &mut bytes);

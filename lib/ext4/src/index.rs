@@ -363,7 +363,7 @@ mod tests {
         let seeds: [&[u8]; 3] = [&[], &[1, 32, 5, 34, 7], &[0, 5, 4, 4, 0]];
         property::fuzz("index", &seeds, |input| {
             let mut numbers = property::Numbers::new(input);
-            let layout = small_layout(numbers.byte() % 2 == 0);
+            let layout = small_layout(numbers.byte().is_multiple_of(2));
             let owner = BlockOwner { inode: 12, seed: 1 };
             let mut bytes = alloc::vec![0; layout.block];
             put_entry(&layout, &mut bytes, 0, PARENT_AT, (12, 2, b"."));

@@ -396,7 +396,7 @@ mod tests {
                 // Also without checksums, where damage gets further.
                 let at = AT as usize + numbers.number() as usize % (30 * BLOCK);
                 device.0.borrow_mut()[at] = numbers.byte();
-                if numbers.byte() % 2 == 0 {
+                if numbers.byte().is_multiple_of(2) {
                     device.0.borrow_mut()[AT as usize + log::INCOMPATIBLE_AT + 3] = 3;
                 }
             }

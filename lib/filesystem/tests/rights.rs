@@ -157,7 +157,7 @@ fn theirs(root: &std::os::fd::OwnedFd, which: usize, operation: &Operation) -> R
         }
         Operation::ChangeTimes(path, are_present) => {
             let nanoseconds = if *are_present { UTIME_NOW } else { 0 };
-            let time = Timespec { tv_sec: 0, tv_nsec: nanoseconds.into() };
+            let time = Timespec { tv_sec: 0, tv_nsec: nanoseconds };
             let times = Timestamps { last_access: time, last_modification: time };
             fs::utimensat(root, path.as_str(), &times, AtFlags::empty())?;
         }

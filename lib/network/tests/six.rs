@@ -53,7 +53,7 @@ fn pass(net: &mut Net, time: u64) -> Vec<Vec<u8>> {
         }
         net.now = next.clamp(net.now + 1, end);
     }
-    let (reports, others) = net.to_client.borrow_mut().drain(..).partition(is_report);
+    let (reports, others) = net.to_client.borrow_mut().drain(..).partition(|frame: &Vec<u8>| is_report(frame));
     REPORTS.with_borrow_mut(|all: &mut Vec<Vec<u8>>| all.extend::<Vec<Vec<u8>>>(reports));
     others
 }
@@ -63,7 +63,7 @@ thread_local! {
     static REPORTS: std::cell::RefCell<Vec<Vec<u8>>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-fn is_report(frame: &Vec<u8>) -> bool {
+fn is_report(frame: &[u8]) -> bool {
     frame[12..14] == [0x86, 0xdd] && frame[20] == 0 && frame[62] == 143
 }
 

@@ -293,7 +293,7 @@ mod tests {
         let seeds: [&[u8]; 3] = [&[], &[1, 0, 80, 2, 255], &[0, 1, 190, 9, 1]];
         property::fuzz("partitions", &seeds, |input| {
             let mut numbers = property::Numbers::new(input);
-            let mut disk = if numbers.byte() % 2 == 0 {
+            let mut disk = if numbers.byte().is_multiple_of(2) {
                 record(&[(0x83, 8, 16), (0x83, 100, 200)])
             } else {
                 gpt(&[(1, 64, 127), (2, 128, 4095)])

@@ -762,7 +762,7 @@ fn local_names() -> Result<()> {
     with(SystemCall::Bind, sender, &other)?;
     with(SystemCall::Connect, receiver, &other)?;
     with(SystemCall::Bind, second, &address(b"\0second"))?;
-    let bytes = vec![7u8; 200];
+    let bytes = [7u8; 200];
     let to = |socket: usize, name: &[u8]| {
         let place = (bytes.as_ptr() as usize, bytes.len());
         call(SystemCall::SendTo, [socket, place.0, place.1, 0, name.as_ptr() as usize, name.len()])

@@ -60,7 +60,8 @@ impl Numbers {
     /// `setreuid` and `setregid`.
     fn set_pair(self, real: Option<u32>, effective: Option<u32>, is_privileged: bool) -> Result<Numbers, Errno> {
         let may_be_real = |number| number == self.real || number == self.effective;
-        if !is_privileged && !(real.is_none_or(may_be_real) && effective.is_none_or(|number| self.has(number))) {
+        let are_own = real.is_none_or(may_be_real) && effective.is_none_or(|number| self.has(number));
+        if !is_privileged && !are_own {
             return Err(Errno::EPERM);
         }
         let mut new = Numbers {
