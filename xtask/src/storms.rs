@@ -52,7 +52,9 @@ impl Change {
         let mut name = || Some(format!("s{}", parts.next()?.parse::<u32>().ok()?));
         let (one, other) = (name()?, name()?);
         let mut size = || parts.next()?.parse().ok();
-        Some(Change { number, kind, one, other, from: size()?, length: size()? })
+        let change = Change { number, kind, one, other, from: size()?, length: size()? };
+        // Without its end the line was cut off, perhaps within a number.
+        (parts.next() == Some(".")).then_some(change)
     }
 
     /// Makes it in whole.
@@ -213,7 +215,7 @@ mod tests {
 
     #[test]
     fn acknowledged_changes_are_there_and_nothing_else() {
-        let lines = ["begin 7 write 1 2 8 16", "lasting 7"];
+        let lines = ["begin 7 write 1 2 8 16 .", "lasting 7"];
         let whole = [vec![0; 8], words(7, 8, 16)].concat();
         storm(&lines).compare(files(&[("s1", whole.clone())])).unwrap();
         let mut other = whole.clone();
@@ -225,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_change_under_way_may_be_there_in_part() {
-        let lines = ["begin 7 replace 1 1 0 32", "lasting 7", "begin 8 write 1 2 16 32"];
+        let lines = ["begin 7 replace 1 1 0 32 .", "lasting 7", "begin 8 write 1 2 16 32 ."];
         let before = words(7, 0, 32);
         let half = [&before[..24], &words(8, 24, 24)[..]].concat();
         let elsewhere = [&before[..24], &words(8, 16, 24)[..]].concat();
@@ -236,8 +238,20 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_was_cut_off_is_no_change() {
+        let whole = "8 write 1 2 8 16 .";
+        assert!(Change::parse(whole).is_some());
+        for length in 0..whole.len() {
+            assert_eq!(Change::parse(&whole[..length]), None, "{length}");
+        }
+        // Bytes of no number of words would be in no file.
+        let lines = ["begin 7 replace 1 1 0 32 .", "lasting 7", "begin 8 write 1 2 8 1"];
+        storm(&lines).compare(files(&[("s1", words(7, 0, 32))])).unwrap();
+    }
+
+    #[test]
     fn a_rename_is_there_or_not() {
-        let lines = ["begin 7 replace 1 1 0 32", "lasting 7", "begin 8 rename 1 2 16 32"];
+        let lines = ["begin 7 replace 1 1 0 32 .", "lasting 7", "begin 8 rename 1 2 16 32 ."];
         let file = words(7, 0, 32);
         storm(&lines).compare(files(&[("s1", file.clone())])).unwrap();
         storm(&lines).compare(files(&[("s2", file.clone())])).unwrap();
@@ -247,7 +261,7 @@ mod tests {
 
     #[test]
     fn files_that_need_not_last_have_no_bytes_of_others() {
-        let lines = ["begin 7 noise 1 1 0 32", "lasting 7", "begin 8 write 3 3 0 8", "lasting 8"];
+        let lines = ["begin 7 noise 1 1 0 32 .", "lasting 7", "begin 8 write 3 3 0 8 .", "lasting 8"];
         let with = |noise: Vec<u8>| storm(&lines).compare(files(&[("noise1", noise), ("s3", words(8, 0, 8))]));
         with([words(7, 0, 16), vec![0; 16]].concat()).unwrap();
         assert!(with(words(8, 0, 8)).is_err());

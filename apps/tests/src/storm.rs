@@ -83,7 +83,7 @@ fn change(number: u64, random: &mut Random) -> Result<()> {
     let from = random.below((LONGEST - LONGEST_CHANGE) / 8) * 8;
     let length = 8 + random.below(LONGEST_CHANGE / 8) * 8;
     let name = path(&format!("s{one}"));
-    let begin = |letter: &str| cops::println!("begin {number} {letter} {one} {other} {from} {length}");
+    let begin = |letter: &str| cops::println!("begin {number} {letter} {one} {other} {from} {length} .");
     match random.below(16) {
         0..=4 => {
             begin("write");
