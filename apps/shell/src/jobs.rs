@@ -190,6 +190,8 @@ impl Job {
     /// Lets the job go on.
     fn resume(&self, is_in_foreground: bool) {
         self.is_in_foreground.store(is_in_foreground, Ordering::Relaxed);
+        // Before they go on, as they may be stopped again at once.
+        self.note_resumption();
         let group = self.group.load(Ordering::Relaxed);
         if group != 0 {
             if let Some(terminal) = self.terminal.filter(|_| is_in_foreground) {
@@ -198,7 +200,6 @@ impl Job {
             // A group that is gone is reported as the job's end.
             let _ = process::kill_group(group, signal::CONT);
         }
-        self.note_resumption();
     }
 
     /// Sends a signal to all programs of the job. One that ends programs ends the rest of the command too.

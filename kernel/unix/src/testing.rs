@@ -22,7 +22,7 @@ use abi_queue::completion::{ENTRIES_OFFSET, ENTRY_SIZE, ENTRY_WORDS, HEAD_OFFSET
 use abi_queue::pages::COMPLETION_RING_OFFSET;
 use abi_queue::{Completion, Priority};
 use abi_unix::call::{ASYNCHRONOUS, PRIORITY_SHIFT};
-use abi_unix::types::{AF_UNIX, MessageHeader, TimeSpec, clone, open, process_control, signal};
+use abi_unix::types::{AF_UNIX, MessageHeader, TimeSpec, clone, open, process_control, signal, terminal};
 use abi_unix::{Counter, Errno, SystemCall, WILL_BE_POSTED, errno};
 use coroutine::Table;
 use filesystem::cpio::Writer;
@@ -587,6 +587,18 @@ impl Program {
         let ends = self.place(8);
         assert_eq!(self.call(SystemCall::Pipe, [ends, flags as usize]), Ok(0));
         (self.read_u32(ends) as usize, self.read_u32(ends + 4) as usize)
+    }
+
+    /// Opens the master of a pseudo-terminal, and unlocks its slave; returns the descriptor and the slave's number.
+    pub(crate) fn open_master(&mut self) -> (usize, u32) {
+        let path = self.store(b"/dev/ptmx\0");
+        let flags = (open::RDWR | open::NOCTTY) as usize;
+        let master = self.call(SystemCall::Open, [0, path, flags, 0]).unwrap();
+        let place = self.store(&[0; 8]);
+        for request in [terminal::SET_LOCK, terminal::GET_PSEUDO_NUMBER] {
+            assert_eq!(self.call(SystemCall::DeviceControl, [master, request as usize, place]), Ok(0));
+        }
+        (master, self.read_u32(place))
     }
 
     /// Makes a pair of local sockets of this kind; returns their descriptors.

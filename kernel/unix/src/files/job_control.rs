@@ -25,7 +25,8 @@ use crate::process::signal_sending::SignalTurn;
 use crate::process::{Process, signal_delivery, signal_sending, table};
 use crate::scheduling::steps;
 
-/// Held while a session gets or loses its terminal.
+/// Held while a session gets or loses its terminal, while a group comes to the foreground, and while one in the
+/// background gets the signals that stop it.
 static CHANGE: Mutex<()> = Mutex::new(());
 
 /// Signals to the foreground when the session loses its terminal: stopped processes go on, to see the first.
@@ -56,6 +57,22 @@ pub(crate) fn require_own(terminal: &Terminal, process: &Process) -> Result<(), 
     if is_own(terminal, process) { Ok(()) } else { Err(Errno::ENOTTY) }
 }
 
+/// Sends signals to a group while it is in the background of its terminal. They are sent before the group comes to the
+/// foreground or never: the shell continues it after that, and a stop would come too late to be undone.
+fn while_in_background(group: u32, send: &mut dyn FnMut()) {
+    let _change = CHANGE.lock();
+    let terminal = table::session_of_group(group).and_then(of_session);
+    if terminal.is_some_and(|terminal| has_in_background(&terminal, group)) {
+        send();
+    }
+}
+
+/// Returns whether another group of the session is in a terminal's foreground.
+fn has_in_background(terminal: &Terminal, group: u32) -> bool {
+    let foreground = terminal.foreground.load(Ordering::Relaxed);
+    foreground != group && foreground != 0
+}
+
 /// Permits an access to a terminal that a process in its background may not make: one for which its group gets this
 /// signal. `EIO` if the signal could not stop it. Pending means that the signal is on its way, or was sent; `waker` is
 /// then registered if there is one.
@@ -68,10 +85,7 @@ pub(crate) fn require_foreground(
     waker: Option<&Waker>,
 ) -> Poll<Result<(), Errno>> {
     let group = process.group();
-    let is_in_background = || {
-        let foreground = terminal.foreground.load(Ordering::Relaxed);
-        is_own(terminal, process) && foreground != group && foreground != 0
-    };
+    let is_in_background = || is_own(terminal, process) && has_in_background(terminal, group);
     if !is_in_background() {
         return Poll::Ready(Ok(()));
     }
@@ -81,11 +95,11 @@ pub(crate) fn require_foreground(
     if table::is_orphaned(group) {
         return Poll::Ready(Err(Errno::EIO));
     }
-    // A signal that was sent before has not had its effect yet.
-    let is_sent = process.signals.are_stopped() || signal_delivery::is_pending(process, signal);
+    // A signal that was sent before has not had its effect yet. It is pending until the process is stopped.
+    let is_sent = signal_delivery::is_pending(process, signal) || process.signals.are_stopped();
     if !is_sent {
         let Poll::Ready(turn) = SignalTurn::take(process, waker) else { return Poll::Pending };
-        turn.send(group, [Some(signal), None]);
+        turn.send_while(group, [Some(signal), None], while_in_background);
     }
     if let Some(waker) = waker {
         terminal.register(signal, waker)?;
@@ -204,10 +218,11 @@ pub(crate) fn set_foreground(terminal: &Terminal, process: &Process, group: i32)
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
-    use abi_unix::types::signal;
+    use abi_unix::types::{open, signal};
     use filesystem::DeviceNumber;
 
     use super::*;
+    use crate::files::remains;
     use crate::files::terminal::Output;
     use crate::testing::{Program, run};
 
@@ -223,8 +238,10 @@ mod tests {
     fn lead(program: &mut Program, body: impl FnOnce(&mut Program, Arc<Terminal>) + Send + 'static) {
         let leader = program.spawn(|program| {
             program.call(SystemCall::SetSession, []).unwrap();
-            let terminal = new();
-            acquire(&terminal, &program.process()).unwrap();
+            let (_, number) = program.open_master();
+            let path = program.store(alloc::format!("/dev/pts/{number}\0").as_bytes());
+            program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap();
+            let terminal = terminal_of(&program.process()).unwrap();
             body(program, terminal);
         });
         let leader = leader.unwrap();
@@ -320,6 +337,43 @@ mod tests {
                 assert_eq!(program.wait_for(child), Ok((child, 0)));
             });
         });
+    }
+
+    /// A group that comes to the foreground is stopped by no signal that was sent before, or by all of it: the last
+    /// members of a large one would get theirs after the shell has continued them.
+    #[test]
+    fn a_group_that_comes_to_the_foreground_is_not_stopped_any_more() {
+        for comes in [false, true] {
+            run(move |program| {
+                lead(program, move |program, terminal| {
+                    let leader = program.process();
+                    let first = start_group(program, move |program| {
+                        program.sleep_ns(MS);
+                        for _ in 0..40 {
+                            program.spawn(|program| program.sleep_ns(1_000_000 * MS)).unwrap();
+                        }
+                        let process = program.process();
+                        let last = table::next_after(process.id + 39).unwrap();
+                        assert_eq!(last.group(), process.id);
+                        let access = || require_foreground(&terminal, &process, Signal::TTIN, None);
+                        assert_eq!(access(), Poll::Pending);
+                        assert!(remains::are_left() && signal_delivery::is_pending(&process, Signal::TTIN));
+                        if comes {
+                            set_foreground(&terminal, &leader, process.id as i32).unwrap();
+                        }
+                        while remains::are_left() {
+                            remains::free_any();
+                        }
+                        assert_eq!(signal_delivery::is_pending(&last, Signal::TTIN), !comes);
+                        assert_eq!(access().is_ready(), comes);
+                        assert!(SignalTurn::take(&process, None).is_ready(), "the turn is over");
+                        drop((process, last));
+                        let _ = program.call(SystemCall::Kill, [0, signal::KILL as usize]);
+                    });
+                    assert_eq!(program.wait_for(first), Ok((first, signal::KILL)));
+                });
+            });
+        }
     }
 
     #[test]

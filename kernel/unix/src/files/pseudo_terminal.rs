@@ -509,25 +509,13 @@ mod tests {
     use crate::observing::counters;
     use crate::testing::{Program, run};
 
-    /// Opens a master, and unlocks its slave; returns the descriptor and the number.
-    fn open_master(program: &mut Program) -> (usize, u32) {
-        let path = program.store(b"/dev/ptmx\0");
-        let flags = (flag::RDWR | flag::NOCTTY) as usize;
-        let master = program.call(SystemCall::Open, [0, path, flags, 0]).unwrap();
-        let place = program.store(&[0; 8]);
-        for request in [terminal::SET_LOCK, terminal::GET_PSEUDO_NUMBER] {
-            assert_eq!(program.call(SystemCall::DeviceControl, [master, request as usize, place]), Ok(0));
-        }
-        (master, program.read_u32(place))
-    }
-
     /// The process that closes a master tells the foreground, of which many get the signal in further steps, before its
     /// call is over: nothing of the pair is left then.
     #[test]
     fn a_large_foreground_is_told_by_the_process_that_closes_the_master() {
         run(|program| {
             let before = program.process().account.used(Resource::Memory);
-            let (master, number) = open_master(program);
+            let (master, number) = program.open_master();
             let leader = program.spawn(move |program| {
                 program.call(SystemCall::SetSession, []).unwrap();
                 let path = program.store(format!("/dev/pts/{number}\0").as_bytes());

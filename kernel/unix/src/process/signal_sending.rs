@@ -114,6 +114,14 @@ pub(crate) async fn signal_all_processes(caller: &Process, number: u32) -> Resul
     answer
 }
 
+/// Calls its argument while signals to a process group are still due, so that nothing makes them undue meanwhile.
+pub(crate) type WhileDue = fn(group: u32, send: &mut dyn FnMut());
+
+/// The signals that are due whatever happens.
+fn always(_: u32, send: &mut dyn FnMut()) {
+    send();
+}
+
 /// Signals of a terminal on their way to the members of a process group, some in each step.
 pub(crate) struct GroupSignals {
     /// A member that gets them at another time; 0 for none.
@@ -172,13 +180,18 @@ impl SignalTurn<'_> {
     /// get them now, and the others in steps, after the call if there are many. The caller comes last of the first,
     /// because it does not go on after that.
     pub(crate) fn send(self, group: u32, signals: [Option<Signal>; 2]) {
+        self.send_while(group, signals, always);
+    }
+
+    /// Does as [`SignalTurn::send`] while the signals are due. Those whose time has gone by reach nobody.
+    pub(crate) fn send_while(self, group: u32, signals: [Option<Signal>; 2], while_due: WhileDue) {
         let caller = self.0;
         // The walk ends it.
         core::mem::forget(self);
         let others = GroupSignals { but: caller.id, ..GroupSignals::new(group, signals) };
-        leave(SignalsOfATurn { owner: caller.id, signals: others });
+        leave(SignalsOfATurn { owner: caller.id, group, signals: others, while_due });
         if caller.group() == group {
-            send_each(caller, signals);
+            while_due(group, &mut || send_each(caller, signals));
         }
     }
 }
@@ -193,7 +206,9 @@ impl Drop for SignalTurn<'_> {
 struct SignalsOfATurn {
     /// The process, which pays.
     owner: u32,
+    group: u32,
     signals: GroupSignals,
+    while_due: WhileDue,
 }
 
 impl Remain for SignalsOfATurn {
@@ -202,7 +217,8 @@ impl Remain for SignalsOfATurn {
     }
 
     fn step(&mut self) -> bool {
-        let is_over = self.signals.step();
+        let mut is_over = true;
+        (self.while_due)(self.group, &mut || is_over = self.signals.step());
         if is_over && let Some(process) = find(self.owner) {
             process.family.is_signalling.store(false, Ordering::Release);
         }
