@@ -11,7 +11,7 @@ use core::ffi::CStr;
 
 use abi_unix::types::{AT_REMOVEDIR, mapping, open, protection};
 use abi_unix::{Errno, SystemCall};
-use cops::system::{Result, file, memory};
+use cops::system::{Result, file, memory, terminal};
 
 use crate::harness::call;
 
@@ -83,39 +83,43 @@ fn change(number: u64, random: &mut Random) -> Result<()> {
     let from = random.below((LONGEST - LONGEST_CHANGE) / 8) * 8;
     let length = 8 + random.below(LONGEST_CHANGE / 8) * 8;
     let name = path(&format!("s{one}"));
-    let begin = |letter: &str| cops::println!("begin {number} {letter} {one} {other} {from} {length} .");
+    let begin = |letter: &str| {
+        cops::println!("begin {number} {letter} {one} {other} {from} {length} .");
+        // The cut may come after the first bytes on the disk and would take a line that has not left the machine yet.
+        terminal::drain(1)
+    };
     match random.below(16) {
         0..=4 => {
-            begin("write");
+            begin("write")?;
             let file = file::open(&name, open::RDWR | open::CREAT, 0o644)?;
             write(file.raw(), &words(number, from, length), from)?;
             synchronise(file.raw())?;
         }
         5 | 6 => {
-            begin("truncate");
+            begin("truncate")?;
             let file = file::open(&name, open::RDWR | open::CREAT, 0o644)?;
             file::truncate(file.raw(), from)?;
             synchronise(file.raw())?;
         }
         7 | 8 => {
-            begin("unlink");
+            begin("unlink")?;
             accept(file::unlink(&name, 0), Errno::ENOENT)?;
             synchronise_names()?;
         }
         9 | 10 if one != other => {
-            begin("rename");
+            begin("rename")?;
             accept(file::rename(&name, &path(&format!("s{other}"))), Errno::ENOENT)?;
             synchronise_names()?;
         }
         11 | 12 => {
-            begin("store");
+            begin("store")?;
             let file = file::open(&name, open::RDWR | open::CREAT, 0o644)?;
             file::truncate(file.raw(), from + length)?;
             store(file.raw(), number, from, length)?;
             synchronise(file.raw())?;
         }
         13 => {
-            begin("replace");
+            begin("replace")?;
             let new = path("new");
             let file = file::open(&new, open::RDWR | open::CREAT | open::TRUNC, 0o644)?;
             write(file.raw(), &words(number, 0, length), 0)?;
@@ -124,7 +128,7 @@ fn change(number: u64, random: &mut Random) -> Result<()> {
             synchronise_names()?;
         }
         14 => {
-            begin("directories");
+            begin("directories")?;
             for index in 0..6 {
                 accept(file::make_directory(&path(&format!("d{index}")), 0o755), Errno::EEXIST)?;
                 accept(file::make_directory(&path(&format!("d{index}/inner")), 0o755), Errno::EEXIST)?;
@@ -136,7 +140,7 @@ fn change(number: u64, random: &mut Random) -> Result<()> {
         }
         _ => {
             // Changes that need not last, and of which nothing may be in other files.
-            begin("noise");
+            begin("noise")?;
             let noise = path(&format!("noise{one}"));
             let file = file::open(&noise, open::RDWR | open::CREAT | open::TRUNC, 0o644)?;
             write(file.raw(), &words(number, 0, length), 0)?;

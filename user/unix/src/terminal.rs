@@ -46,6 +46,17 @@ pub fn set(descriptor: i32, settings: &Termios, when: When) -> Result<()> {
     unsafe { call!(DeviceControl, descriptor, request, bytes.as_ptr()) }.map(drop)
 }
 
+/// Waits until all bytes that were written have left the machine, as far as the terminal can tell.
+///
+/// # Errors
+///
+/// `ENOTTY` if it is no terminal.
+#[doc(alias = "tcdrain")]
+pub fn drain(descriptor: i32) -> Result<()> {
+    // SAFETY: no memory is named; 1 asks for the wait alone, without a break.
+    unsafe { call!(DeviceControl, descriptor, terminal::DRAIN, 1) }.map(drop)
+}
+
 /// Returns the process group in a terminal's foreground.
 ///
 /// # Errors
