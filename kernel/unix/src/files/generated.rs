@@ -2,7 +2,10 @@
 //!
 //! The names and contents are those of a [`Source`], which knows processes and is above all files; it is registered
 //! when the machine starts. An [`Entry`] names one of its files by numbers, so that it holds nothing: a process that
-//! ends while a file of it is open is not kept, and reading answers `ESRCH`.
+//! ends while a file of it is open is not kept, and reading answers `ESRCH`, whoever gets its number later.
+//!
+//! An open file is read with the rights of the process that has opened it ([`Opener`]) beside those of the reader. So
+//! nobody opens a file of a process for a more privileged program that is made to read it.
 //!
 //! Contents come in *records*, each made by itself: a line, or all of a short text. A read makes as many as it needs
 //! for a page, within a limit, so that the longest contents are no longer stretch than others; a program reads again,
@@ -10,7 +13,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
 
@@ -24,8 +27,10 @@ use spin::{Mutex, Once};
 use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, Waits};
 use crate::files::mounts::{COMPONENTS_OF_A_STEP, Mount, Node, Place};
 use crate::files::stored::{DirectoryRecord, status_in};
-use crate::process::accounts::{Account, Charge, Resource, has_machine_memory};
+use crate::process::accounts::{Charge, Resource, has_machine_memory};
+use crate::process::capabilities::Rights;
 use crate::process::user::{Caller, UserBuffer};
+use crate::process::{Process, authority};
 use crate::scheduling::steps;
 
 /// One generated file.
@@ -35,12 +40,14 @@ pub(crate) struct Entry {
     pub line: u32,
     /// The process whose file it is; 0 for those of the machine.
     pub process: u32,
+    /// The time at which that process was made, because another may get its number.
+    pub made: u64,
     /// A thread or a descriptor of it.
     pub number: u32,
 }
 
 /// The root.
-pub(crate) const TOP: Entry = Entry { line: 0, process: 0, number: 0 };
+pub(crate) const TOP: Entry = Entry { line: 0, process: 0, made: 0, number: 0 };
 
 /// The end of a symbolic link.
 pub(crate) enum Target {
@@ -51,6 +58,12 @@ pub(crate) enum Target {
     Place(Place),
     /// An open file without a place; and the text of the link.
     File(Arc<OpenFile>, Vec<u8>),
+}
+
+/// The process that has opened a file, with the rights that it had then.
+pub(crate) struct Opener {
+    pub process: Weak<Process>,
+    pub rights: Rights,
 }
 
 /// The names and the contents of generated files. `caller` is the number of the process that looks.
@@ -70,6 +83,12 @@ pub(crate) trait Source: Sync {
     /// Fails with `ENOENT` for a file of a process that has ended, and with `EACCES` if the caller may not look at it.
     fn permit(&self, entry: Entry, caller: u32) -> Result<(), Errno>;
 
+    /// Fails as `permit` does for the process that has opened a file and uses it again, or has left that to another.
+    fn permit_again(&self, entry: Entry, opener: &Opener) -> Result<(), Errno>;
+
+    /// Returns the permissions of a file, as Linux shows them.
+    fn permissions(&self, entry: Entry) -> u16;
+
     /// Returns the user and the group of a file.
     fn owner(&self, entry: Entry) -> (u32, u32);
 
@@ -82,8 +101,8 @@ pub(crate) trait Source: Sync {
     /// Returns whether a file is a setting, which can be written.
     fn is_setting(&self, entry: Entry) -> bool;
 
-    /// Sets a setting. `EINVAL` for bytes that mean no value; `EPERM` if the caller may not.
-    fn set(&self, entry: Entry, caller: u32, bytes: &[u8]) -> Result<(), Errno>;
+    /// Sets a setting. `EINVAL` for bytes that mean no value; `EPERM` if the caller or the opener may not.
+    fn set(&self, entry: Entry, caller: u32, opener: &Opener, bytes: &[u8]) -> Result<(), Errno>;
 
     /// Makes the record of a file at this cursor; returns the cursor of the next, if there is one. Cursors begin at 0.
     fn record(&self, entry: Entry, cursor: u64) -> Result<(Vec<u8>, Option<u64>), Errno>;
@@ -119,12 +138,7 @@ impl Entry {
         Metadata {
             inode: 1 + (u64::from(self.process) << 40 | u64::from(self.number) << 8 | u64::from(self.line)),
             kind,
-            permissions: match kind {
-                FileKind::Directory => 0o555,
-                FileKind::SymbolicLink => 0o777,
-                _ if self.is_setting() => 0o644,
-                _ => 0o444,
-            },
+            permissions: source().permissions(self),
             user,
             group,
             links: if kind == FileKind::Directory { 2 } else { 1 },
@@ -303,6 +317,7 @@ const TEXT: usize = 4 * PAGE;
 pub(crate) struct Generated {
     entry: Entry,
     mount: Arc<Mount>,
+    opener: Opener,
     reading: Mutex<Reading>,
     _charge: Charge,
 }
@@ -324,13 +339,19 @@ impl Generated {
     pub(crate) fn open(
         entry: Entry,
         mount: Arc<Mount>,
-        caller: u32,
-        account: &Arc<Account>,
+        caller: &Arc<Process>,
     ) -> Result<Box<dyn FileOperations>, Errno> {
-        source().permit(entry, caller)?;
-        let charge = account.charge(Resource::Memory, TEXT)?;
+        source().permit(entry, caller.id)?;
+        let charge = caller.account.charge(Resource::Memory, TEXT)?;
         let reading = Mutex::new(Reading { next: Some(0), ..Reading::default() });
-        Ok(Box::new(Generated { entry, mount, reading, _charge: charge }))
+        let opener = Opener { process: Arc::downgrade(caller), rights: authority::rights(caller) };
+        Ok(Box::new(Generated { entry, mount, opener, reading, _charge: charge }))
+    }
+
+    /// Fails if the caller, or the process that has opened the file, may not read it any more.
+    fn permit(&self, caller: &dyn Caller) -> Result<(), Errno> {
+        source().permit(self.entry, caller.number())?;
+        source().permit_again(self.entry, &self.opener)
     }
 
     /// Copies from a position; returns fewer bytes than wanted, and 0 only at the end.
@@ -339,8 +360,8 @@ impl Generated {
             return Err(Errno::EISDIR);
         }
         caller.account().admit()?;
-        // At each read: another process may have got the number of one that has ended.
-        source().permit(self.entry, caller.number())?;
+        // At each read: the process may have other users now.
+        self.permit(caller)?;
         if buffer.is_empty() {
             return Ok(0);
         }
@@ -436,8 +457,8 @@ impl FileOperations for Generated {
         let mut value = [0; LONGEST_SETTING];
         let value = value.get_mut(..buffer.len()).ok_or(Errno::EINVAL)?;
         caller.copy_in(buffer.address(), value)?;
-        source().permit(self.entry, caller.number())?;
-        source().set(self.entry, caller.number(), value)?;
+        self.permit(caller)?;
+        source().set(self.entry, caller.number(), &self.opener, value)?;
         *done = buffer.len();
         Poll::Ready(Ok(buffer.len()))
     }
@@ -462,7 +483,7 @@ impl FileOperations for Generated {
             return Err(Errno::ENOTDIR);
         }
         caller.account().admit()?;
-        source().permit(self.entry, caller.number())?;
+        self.permit(caller)?;
         let mut reading = self.reading.lock();
         let mut done = 0;
         for _ in 0..steps::ENTRIES {

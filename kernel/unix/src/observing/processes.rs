@@ -22,7 +22,7 @@ use memory::sv39::Protection;
 use spin::Once;
 
 use crate::files::file::OpenFile;
-use crate::files::generated::{self, Entry, Source, TOP, Target};
+use crate::files::generated::{self, Entry, Opener, Source, TOP, Target};
 use crate::files::job_control;
 use crate::files::local_socket::names;
 use crate::files::mounts::{self, Place};
@@ -169,7 +169,12 @@ fn line_of(entry: Entry) -> &'static Line {
 }
 
 fn process_of(entry: Entry) -> Result<Arc<Process>, Errno> {
-    table::find(entry.process).ok_or(Errno::ESRCH)
+    table::find(entry.process).filter(|process| process.started == entry.made).ok_or(Errno::ESRCH)
+}
+
+/// Returns the directory of a process.
+fn directory_of(process: &Process) -> Entry {
+    Entry { line: PROCESS, process: process.id, made: process.started, number: 0 }
 }
 
 /// Returns the file of a process's program.
@@ -196,8 +201,8 @@ impl Source for Processes {
 
     fn parent(&self, entry: Entry) -> Entry {
         let parent = line_of(entry).parent;
-        let process = if matches!(parent, PROCESS | DESCRIPTORS | THREADS | THREAD) { entry.process } else { 0 };
-        Entry { line: parent, process, number: if parent == THREAD { entry.number } else { 0 } }
+        let of_process = if matches!(parent, PROCESS | DESCRIPTORS | THREADS | THREAD) { entry } else { TOP };
+        Entry { line: parent, number: if parent == THREAD { entry.number } else { 0 }, ..of_process }
     }
 
     fn find(&self, directory: Entry, name: &[u8]) -> Result<Entry, Errno> {
@@ -207,19 +212,18 @@ impl Source for Processes {
         if directory == TOP
             && let Some(number) = number(name)
         {
-            table::find(number).ok_or(Errno::ENOENT)?;
-            return Ok(Entry { line: PROCESS, process: number, number: 0 });
+            return table::find(number).map(|process| directory_of(&process)).ok_or(Errno::ENOENT);
         }
         if directory.line == DESCRIPTORS {
             let number = number(name).ok_or(Errno::ENOENT)?;
             let process = process_of(directory)?;
             process.descriptors.lock().get(number as usize).map_err(|_| Errno::ENOENT)?;
-            return Ok(Entry { line: DESCRIPTOR, process: directory.process, number });
+            return Ok(Entry { line: DESCRIPTOR, number, ..directory });
         }
         if directory.line == THREADS {
             let number = number(name).ok_or(Errno::ENOENT)?;
             thread::living(&*process_of(directory)?, number as usize).map_err(|_| Errno::ENOENT)?;
-            return Ok(Entry { line: THREAD, process: directory.process, number });
+            return Ok(Entry { line: THREAD, number, ..directory });
         }
         let is_meant = |line: &Line| line.parent == directory.line && !name.is_empty() && line.name.as_bytes() == name;
         let at = LINES.iter().position(is_meant).ok_or(Errno::ENOENT)?;
@@ -237,21 +241,21 @@ impl Source for Processes {
         }
         let above = u32::try_from(cursor.max(numbers) - numbers).ok()?;
         if directory == TOP {
-            let id = table::next_after(above)?.id;
-            let entry = Entry { line: PROCESS, process: id, number: 0 };
-            return Some((entry, id.to_string(), numbers + u64::from(id)));
+            let process = table::next_after(above)?;
+            let id = process.id;
+            return Some((directory_of(&process), id.to_string(), numbers + u64::from(id)));
         }
         if directory.line == DESCRIPTORS {
             let process = process_of(directory).ok()?;
             let descriptors = process.descriptors.lock();
             let number = (above as usize..MAXIMUM_DESCRIPTORS).find(|number| descriptors.get(*number).is_ok())?;
-            let entry = Entry { line: DESCRIPTOR, process: directory.process, number: number as u32 };
+            let entry = Entry { line: DESCRIPTOR, number: number as u32, ..directory };
             return Some((entry, number.to_string(), numbers + number as u64 + 1));
         }
         if directory.line == THREADS {
             let thread = process_of(directory).ok()?.next_worker_or_thread(above as usize)?;
             let (number, slot) = (thread.thread_id(), thread.index() as u64);
-            let entry = Entry { line: THREAD, process: directory.process, number };
+            let entry = Entry { line: THREAD, number, ..directory };
             return Some((entry, number.to_string(), numbers + slot + 1));
         }
         None
@@ -267,6 +271,38 @@ impl Source for Processes {
             authority::permit_towards(&caller, &process, Act::Inspect).map_err(|_| Errno::EACCES)?;
         }
         Ok(())
+    }
+
+    fn permit_again(&self, entry: Entry, opener: &Opener) -> Result<(), Errno> {
+        if entry.process == 0 {
+            return Ok(());
+        }
+        let process = process_of(entry)?;
+        if line_of(entry).is_private {
+            let caller = opener.process.upgrade().ok_or(Errno::EACCES)?;
+            authority::permit_with(&opener.rights, &caller, &process, Act::Inspect).map_err(|_| Errno::EACCES)?;
+        }
+        Ok(())
+    }
+
+    fn permissions(&self, entry: Entry) -> u16 {
+        let line = line_of(entry);
+        match line.contents {
+            Contents::Directory | Contents::Threads => 0o555,
+            Contents::Descriptors => 0o500,
+            Contents::Descriptor => match file_of_descriptor(entry) {
+                Ok(file) => {
+                    let read = if file.require_readable().is_ok() { 0o500 } else { 0 };
+                    let write = if file.require_writable().is_ok() { 0o300 } else { 0 };
+                    read | write
+                }
+                Err(_) => 0,
+            },
+            Contents::Link(_) | Contents::PlaceOf(_) => 0o777,
+            Contents::Setting(..) | Contents::SettingOf(..) => 0o644,
+            Contents::TextOf(_) if line.name == "environ" => 0o400,
+            Contents::Text(_) | Contents::TextOf(_) | Contents::TextOfThread(_) => 0o444,
+        }
     }
 
     fn permit_file(&self, entry: Entry, caller: u32) -> Result<(), Errno> {
@@ -290,8 +326,7 @@ impl Source for Processes {
             Contents::Link(text) => Ok(Target::Path(text(caller).into_bytes())),
             Contents::PlaceOf(place) => place(&*process_of(entry)?).map(Target::Place),
             Contents::Descriptor => {
-                let file = process_of(entry)?.descriptors.lock().get(entry.number as usize).cloned();
-                let file = file.map_err(|_| Errno::ENOENT)?;
+                let file = file_of_descriptor(entry)?;
                 match file.object().place() {
                     Some(place) => Ok(Target::Place(place)),
                     None => {
@@ -308,11 +343,14 @@ impl Source for Processes {
         matches!(line_of(entry).contents, Contents::Setting(..) | Contents::SettingOf(..))
     }
 
-    fn set(&self, entry: Entry, caller: u32, bytes: &[u8]) -> Result<(), Errno> {
+    fn set(&self, entry: Entry, caller: u32, opener: &Opener, bytes: &[u8]) -> Result<(), Errno> {
         match line_of(entry).contents {
             Contents::Setting(_, set) => {
                 let caller = table::find(caller).ok_or(Errno::EPERM)?;
                 authority::permit(&caller, Act::NameCores)?;
+                if !opener.rights.effective.has(Act::NameCores.capability()) {
+                    return Err(Errno::EPERM);
+                }
                 set(bytes)
             }
             Contents::SettingOf(_, set) => set(&*process_of(entry)?, bytes),
@@ -330,6 +368,12 @@ impl Source for Processes {
             _ => Err(Errno::EINVAL),
         }
     }
+}
+
+/// Returns the open file of a descriptor.
+fn file_of_descriptor(entry: Entry) -> Result<Arc<OpenFile>, Errno> {
+    let file = process_of(entry)?.descriptors.lock().get(entry.number as usize).cloned();
+    file.map_err(|_| Errno::ENOENT)
 }
 
 /// Returns the text of a link to an open file without a place.
@@ -708,9 +752,11 @@ fn regions(process: &Arc<Process>, cursor: u64) -> Made {
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
-    use abi_unix::types::{self, open as how};
+    use abi_unix::authority::{CapabilitySet, Held};
+    use abi_unix::types::{self, open as how, process_control};
 
     use super::*;
+    use crate::process::FIRST;
     use crate::testing::{Program, run};
 
     const HERE: usize = types::AT_FDCWD as usize;
@@ -1027,6 +1073,90 @@ mod tests {
             assert_eq!(program.wait_for(child), Ok((child, 0)));
             assert_eq!(program.read_from(file, 10), Err(Errno::ESRCH));
             assert_eq!(open(program, &format!("/proc/{child}/stat"), 0), Err(Errno::ENOENT));
+        });
+    }
+
+    /// Gets an open file of another process.
+    fn take(program: &mut Program, process: usize, file: usize) -> usize {
+        let descriptor = program.call(SystemCall::ProcessFile, [process, 0]).unwrap();
+        program.call(SystemCall::TakeFile, [descriptor, file, 0]).unwrap()
+    }
+
+    /// A program of few rights cannot have a privileged one read or set for it what it may not itself: the rights of
+    /// both count.
+    #[test]
+    fn an_open_file_has_no_more_rights_than_its_opener() {
+        const TAKEN: usize = 50;
+        run(|program| {
+            let subject = program.fork(|program| {
+                program.call(SystemCall::SetUserTriple, [1000; 3]).unwrap();
+                program.call(SystemCall::ProcessControl, [process_control::SET_DUMPABLE as usize, 1]).unwrap();
+                program.sleep_ns(20_000_000);
+                program.call(SystemCall::ProcessControl, [process_control::SET_DUMPABLE as usize, 0]).unwrap();
+                program.sleep_ns(1_000_000_000);
+            });
+            let subject = subject.unwrap();
+            let opener = program.fork(move |program| {
+                program.call(SystemCall::SetUserTriple, [1000; 3]).unwrap();
+                program.sleep_ns(10_000_000);
+                let maps = open(program, &format!("/proc/{subject}/maps"), how::RDONLY).unwrap();
+                assert!(!program.read_from(maps, 10).unwrap().is_empty());
+                program.call(SystemCall::DuplicateTo, [maps, TAKEN, 0]).unwrap();
+                program.sleep_ns(20_000_000);
+                assert_eq!(program.read_from(maps, 10), Err(Errno::EACCES));
+                program.sleep_ns(1_000_000_000);
+            });
+            let opener = opener.unwrap();
+            program.sleep_ns(40_000_000);
+            assert!(!read(program, &format!("/proc/{subject}/maps")).is_empty(), "it may itself");
+            let maps = take(program, opener, TAKEN);
+            assert_eq!(program.read_from(maps, 10), Err(Errno::EACCES));
+            // One without capabilities, which may open all files.
+            let stranger = program.spawn(|program| {
+                let setting = open(program, "/proc/sys/kernel/core_pattern", how::WRONLY).unwrap();
+                program.call(SystemCall::DuplicateTo, [setting, TAKEN, 0]).unwrap();
+                program.sleep_ns(1_000_000_000);
+            });
+            let stranger = stranger.unwrap();
+            program.sleep_ns(10_000_000);
+            let first = table::find(FIRST).unwrap();
+            let capability = Held::of(CapabilitySet::only(Act::NameCores.capability()));
+            authority::give(&first, &program.process(), capability).unwrap();
+            let setting = take(program, stranger, TAKEN);
+            assert_eq!(program.write_to(setting, b"core"), Err(Errno::EPERM));
+            let setting = open(program, "/proc/sys/kernel/core_pattern", how::WRONLY).unwrap();
+            assert_eq!(program.write_to(setting, b"core"), Ok(4), "it may itself");
+            for process in [opener, stranger, subject] {
+                program.call(SystemCall::Kill, [process, 9]).unwrap();
+                program.wait_for(process).unwrap();
+            }
+            assert_eq!(program.read_from(maps, 10), Err(Errno::ESRCH));
+        });
+    }
+
+    /// The number of a process that has ended may be another's.
+    #[test]
+    fn an_entry_names_one_process_and_none_that_gets_its_number() {
+        run(|program| {
+            let directory = Processes.find(TOP, program.id.to_string().as_bytes()).unwrap();
+            assert!(Processes.find(directory, b"stat").is_ok());
+            let before = Entry { made: directory.made.wrapping_sub(1), ..directory };
+            assert_eq!(Processes.find(before, b"stat"), Err(Errno::ENOENT));
+            let stat = Entry { made: before.made, ..Processes.find(directory, b"stat").unwrap() };
+            assert_eq!(Processes.record(stat, 0).map(|_| ()), Err(Errno::ESRCH));
+            assert_eq!(Processes.permit(stat, program.id), Err(Errno::ESRCH));
+        });
+    }
+
+    #[test]
+    fn links_to_open_files_have_the_permissions_of_their_access() {
+        run(|program| {
+            for (flags, expected) in [(how::RDONLY, 0o500), (how::WRONLY, 0o300), (how::RDWR, 0o700)] {
+                let file = open(program, "/dev/null", flags).unwrap();
+                let names = [program.id.to_string(), "fd".into(), file.to_string()];
+                let entry = names.iter().fold(TOP, |entry, name| Processes.find(entry, name.as_bytes()).unwrap());
+                assert_eq!(Processes.permissions(entry), expected);
+            }
         });
     }
 }

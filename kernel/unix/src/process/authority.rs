@@ -82,7 +82,7 @@ fn is_permitted_by_users(rights: &Rights, caller: &Process, other: &Process, act
         Act::Inspect | Act::Empower => {
             // A process that has changed its users may have secrets of the one before in memory, and one that is
             // permitted more could be used by whoever looks into it.
-            let hides = !own.is_privileged() && !other.dump.is_permitted();
+            let hides = caller.id != other.id && !own.is_privileged() && !other.dump.is_permitted();
             let permitted = |process: &Process| process.authority.held().permitted;
             own.may_inspect(&identity) && !hides && permitted(other).is_within(permitted(caller))
         }
