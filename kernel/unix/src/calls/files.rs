@@ -136,9 +136,7 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
             let file = VolumeFile::open(node, mount, options.access, flags, &process.account)?;
             (file as Box<dyn FileOperations>, options.access)
         }
-        Opened::Generated(entry, mount) => {
-            (Generated::open(entry, mount, process)?, options.access)
-        }
+        Opened::Generated(entry, mount) => (Generated::open(entry, mount, process)?, options.access),
         Opened::Same(file) => {
             return Ok(FoundFile::Descriptor(process.descriptors.lock().add(file, flags & flag::CLOEXEC != 0, 0)?));
         }
