@@ -16,6 +16,10 @@ use crate::SystemCall;
 pub enum Capability {
     /// To send signals to processes of other users that are not below the sender.
     Kill = 5,
+    /// To join any group, for users other than 0 (`setgid` and its kin, `setgroups`).
+    SetGroups = 6,
+    /// To become any user, for users other than 0 (`setuid` and its kin).
+    SetUsers = 7,
     /// To give capabilities to processes that are not below the giver, and to take them away there.
     SetCapabilities = 8,
     /// To send and receive packets of any protocol.
@@ -35,7 +39,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// The capabilities that acts need.
+    /// The capabilities that [acts](Act) need; those for the process's own users and groups concern no others.
     pub const ALL: &'static [Capability] = &[
         Capability::Kill,
         Capability::SetCapabilities,
@@ -52,6 +56,8 @@ impl Capability {
     pub const fn name(self) -> &'static str {
         match self {
             Capability::Kill => "CAP_KILL",
+            Capability::SetGroups => "CAP_SETGID",
+            Capability::SetUsers => "CAP_SETUID",
             Capability::SetCapabilities => "CAP_SETPCAP",
             Capability::RawNetwork => "CAP_NET_RAW",
             Capability::Administration => "CAP_SYS_ADMIN",
@@ -74,6 +80,11 @@ impl CapabilitySet {
     pub const NONE: CapabilitySet = CapabilitySet(0);
     /// All of Linux's capabilities (`CAP_LAST_CAP` is 40), whether or not an act here needs them.
     pub const ALL: CapabilitySet = CapabilitySet((1 << 41) - 1);
+
+    /// Capabilities that concern the holder's own users and groups alone, which only take rights away: every program
+    /// has them that begins as user 0.
+    pub const OF_OWN_NUMBERS: CapabilitySet =
+        CapabilitySet(1 << Capability::SetGroups as u8 | 1 << Capability::SetUsers as u8);
 
     /// Returns the set with these bits. Unassigned bits are left out, as on Linux.
     pub const fn from_bits(bits: u64) -> CapabilitySet {
@@ -275,6 +286,8 @@ mod tests {
         // uapi/linux/capability.h.
         for (name, number) in [
             ("CAP_KILL", 5),
+            ("CAP_SETGID", 6),
+            ("CAP_SETUID", 7),
             ("CAP_SETPCAP", 8),
             ("CAP_NET_RAW", 13),
             ("CAP_SYS_ADMIN", 21),
@@ -284,7 +297,8 @@ mod tests {
             ("CAP_SYSLOG", 34),
             ("CAP_PERFMON", 38),
         ] {
-            let found = Capability::ALL.iter().find(|capability| capability.name() == name);
+            let own = [Capability::SetGroups, Capability::SetUsers];
+            let found = Capability::ALL.iter().chain(&own).find(|capability| capability.name() == name);
             assert_eq!(found.map(|capability| *capability as u8), Some(number), "{name}");
             assert!(CapabilitySet::ALL.bits() & 1 << number != 0);
         }

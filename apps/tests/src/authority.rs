@@ -108,7 +108,7 @@ pub fn others(argument: Option<&str>) -> i32 {
     let mut words = argument.unwrap_or("").split(':').map(|word| word.parse::<u64>().unwrap_or(0));
     let (other, bits) = (words.next().unwrap_or(0) as usize, words.next().unwrap_or(0));
     let set = CapabilitySet::from_bits(bits);
-    if authority::held(0) != Ok(Held { inheritable: set, ..Held::of(set) }) {
+    if authority::held(0) != Ok(Held { inheritable: set, ..Held::of(set.or(CapabilitySet::OF_OWN_NUMBERS)) }) {
         cops::eprintln!("the process holds {:?}", authority::held(0));
         return 1;
     }
@@ -274,9 +274,9 @@ pub async fn capabilities_are_given_up_and_handed_down() -> Outcome {
     ] {
         check_eq!(authority::set(0, too_much), Err(Errno::EPERM));
     }
-    // A child has none, and can be given those of its parent; it cannot give any back.
+    // A child has none but for its own numbers, and can be given those of its parent; it cannot give any back.
     let child = must!(act("sleep"));
-    check_eq!(authority::held(child.number()), Ok(Held::NONE));
+    check_eq!(authority::held(child.number()), Ok(Held::of(CapabilitySet::OF_OWN_NUMBERS)));
     check_eq!(authority::set(child.number(), Held::of(CapabilitySet::ALL)), Err(Errno::EPERM));
     must!(authority::set(child.number(), Held::of(some)));
     check_eq!(authority::held(child.number()), Ok(Held::of(some)));

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use abi_unix::Errno;
+use abi_unix::authority::CapabilitySet;
 use filesystem::rights::MOST_GROUPS;
 
 use crate::calls::call::{Call, Decoding};
@@ -84,12 +85,17 @@ pub(super) fn set_of_files(call: Call<'_>, of: Of) -> Decoding {
     Ok((before as usize).into())
 }
 
+/// Returns the capabilities of a process that are in force.
+fn in_force(process: &Process) -> CapabilitySet {
+    process.authority.held().effective
+}
+
 /// Gives a process other users or groups, with all that follows from that: capabilities go when no user is 0 any more,
 /// and core files are not written, nor is the end of a parent told.
 fn change(process: &Process, of: Of, wish: Wish) -> Result<(), Errno> {
     let wanted = |now: &Identity| match of {
-        Of::Users => now.with_users(wish),
-        Of::Groups => now.with_groups(wish),
+        Of::Users => now.with_users(wish, in_force(process)),
+        Of::Groups => now.with_groups(wish, in_force(process)),
     };
     let keeps = process.keeps_capabilities.load(Ordering::Relaxed);
     process.identity.change(&process.account, wanted, |old, new| {
@@ -126,7 +132,7 @@ pub(super) fn groups(call: Call<'_>) -> Decoding {
 pub(super) fn set_groups(call: Call<'_>) -> Decoding {
     let process = call.process();
     // As on Linux, a process that may not is told so first.
-    process.identity_value().with_further_groups(&[])?;
+    process.identity_value().with_further_groups(&[], in_force(process))?;
     let count = call.unsigned(0) as usize;
     if count > MOST_GROUPS {
         return Err(Errno::EINVAL);
@@ -143,7 +149,8 @@ pub(super) fn set_groups(call: Call<'_>) -> Decoding {
     if numbers.contains(&u32::MAX) {
         return Err(Errno::EINVAL);
     }
-    process.identity.change(&process.account, |now| now.with_further_groups(numbers), |_, _| {})?;
+    let wanted = |now: &Identity| now.with_further_groups(numbers, in_force(process));
+    process.identity.change(&process.account, wanted, |_, _| {})?;
     Ok(0.into())
 }
 
@@ -376,7 +383,11 @@ mod tests {
                 let environment = format!("/proc/{parent}/environ");
                 assert_eq!(opened(program, &environment, open::RDONLY), Err(Errno::EACCES));
                 assert_eq!(opened(program, &format!("/proc/{parent}/stat"), open::RDONLY), Ok(()));
-                assert_eq!(opened(program, "/proc/self/environ", open::RDONLY), Ok(()));
+                // As on Linux: it is user 0's, like all of a process that has changed its users.
+                assert_eq!(opened(program, "/proc/self/environ", open::RDONLY), Err(Errno::EACCES));
+                for name in ["maps", "fd"] {
+                    assert_eq!(opened(program, &format!("/proc/self/{name}"), open::RDONLY), Ok(()), "{name}");
+                }
                 let setting = "/proc/sys/kernel/core_pattern";
                 assert_eq!(opened(program, setting, open::WRONLY), Err(Errno::EACCES));
                 let own = program.fork(|program| program.sleep_ns(1_000_000_000_000)).unwrap();
@@ -418,6 +429,36 @@ mod tests {
                 });
                 let spawned = spawned.unwrap();
                 assert_eq!(program.wait_for(spawned), Ok((spawned, 0)));
+            }
+        });
+    }
+
+    /// A process that was user 0 and keeps its capabilities puts those in force again that change users and groups.
+    #[test]
+    fn capabilities_that_are_kept_change_users_and_groups() {
+        run(|program| {
+            for (capability, call) in
+                [(Capability::SetUsers, SystemCall::SetUserTriple), (Capability::SetGroups, SystemCall::SetGroupTriple)]
+            {
+                let only = CapabilitySet::only(capability);
+                let child = program.fork(move |program| {
+                    let (first, process) = (table::find(1).unwrap(), program.process());
+                    authority::give(&first, &process, Held::of(only)).unwrap();
+                    let keep = process_control::SET_KEEPCAPS as usize;
+                    program.call(SystemCall::ProcessControl, [keep, 1]).unwrap();
+                    program.call(SystemCall::SetUserTriple, [1000; 3]).unwrap();
+                    assert_eq!(program.call(call, [7; 3]), Err(Errno::EPERM), "it is not in force");
+                    authority::give(&process, &process, Held::of(only)).unwrap();
+                    assert_eq!(program.call(call, [7; 3]), Ok(0));
+                    let other =
+                        [SystemCall::SetUserTriple, SystemCall::SetGroupTriple].into_iter().find(|of| *of != call);
+                    assert_eq!(program.call(other.unwrap(), [8; 3]), Err(Errno::EPERM), "{capability:?}");
+                    let number = program.store(&9u32.to_le_bytes());
+                    let joins = if capability == Capability::SetGroups { Ok(0) } else { Err(Errno::EPERM) };
+                    assert_eq!(program.call(SystemCall::SetGroups, [1, number]), joins);
+                });
+                let child = child.unwrap();
+                assert_eq!(program.wait_for(child), Ok((child, 0)));
             }
         });
     }
@@ -525,7 +566,8 @@ mod tests {
             let only = CapabilitySet::only(Capability::RawNetwork);
             child(program, move |program| {
                 give(program, Held { inheritable: only, ..Held::of(only) });
-                child(program, move |program| assert_eq!(held(program).effective, only));
+                let expected = only.or(CapabilitySet::OF_OWN_NUMBERS);
+                child(program, move |program| assert_eq!(held(program).effective, expected));
                 assert_eq!(program.call(SystemCall::SetUserTriple, [KEEP, 1000, KEEP]), Ok(0));
                 let expected = Held { effective: CapabilitySet::NONE, permitted: only, inheritable: only };
                 child(program, move |program| assert_eq!(held(program), expected));

@@ -288,8 +288,9 @@ impl Source for Processes {
     fn permissions(&self, entry: Entry) -> u16 {
         let line = line_of(entry);
         match line.contents {
-            Contents::Directory | Contents::Threads => 0o555,
-            Contents::Descriptors => 0o500,
+            // On Linux that of the descriptors has 0500, which does not count for the process itself. Here others are
+            // refused before.
+            Contents::Directory | Contents::Threads | Contents::Descriptors => 0o555,
             Contents::Descriptor => match file_of_descriptor(entry) {
                 Ok(file) => {
                     let read = if file.require_readable().is_ok() { 0o500 } else { 0 };

@@ -156,7 +156,8 @@ pub(crate) fn give(caller: &Process, process: &Process, wanted: Held) -> Result<
 /// Gives a process all capabilities that the caller is permitted, or takes all away: the privilege of `set_scheduling`.
 pub(crate) fn give_all_or_nothing(caller: &Process, process: &Process, all: bool) -> Result<(), Errno> {
     let set = if all { caller.authority.held().permitted } else { CapabilitySet::NONE };
-    if all && set == CapabilitySet::NONE {
+    // Those for its own numbers are no privilege.
+    if all && set.is_within(CapabilitySet::OF_OWN_NUMBERS) {
         return Err(Errno::EPERM);
     }
     give(caller, process, Held::of(set))

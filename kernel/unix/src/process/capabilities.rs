@@ -44,10 +44,16 @@ impl Authority {
         Authority { user: self.user, held: Mutex::new(self.inherited(whom)) }
     }
 
-    /// Returns the capabilities of a child with these users: none is effective unless its effective user is 0.
+    /// Returns the capabilities of a child with these users: none is effective unless its effective user is 0, who has
+    /// those for its own numbers too.
     fn inherited(&self, whom: &Whom) -> Held {
         let held = self.held().inherited();
-        if is_privileged(whom) { held } else { Held { effective: CapabilitySet::NONE, ..held } }
+        if is_privileged(whom) {
+            let with = |set: CapabilitySet| set.or(CapabilitySet::OF_OWN_NUMBERS);
+            Held { effective: with(held.effective), permitted: with(held.permitted), ..held }
+        } else {
+            Held { effective: CapabilitySet::NONE, ..held }
+        }
     }
 
     fn of_a_new_user(held: Held) -> Authority {

@@ -17,6 +17,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_unix::Errno;
+use abi_unix::authority::{Capability, CapabilitySet};
 use filesystem::rights::{Groups, Ownership, Subject};
 use spin::{Mutex, MutexGuard};
 
@@ -138,26 +139,35 @@ impl Identity {
         files: Subject { user: 0, group: 0, groups: Groups::NONE },
     };
 
-    /// Whether it may become any user, join any group, and take reserved ports.
+    /// Whether it is user 0, who may become any user, join any group, and take reserved ports.
     pub(crate) fn is_privileged(&self) -> bool {
         self.users.effective == 0
     }
 
-    /// Returns it with other users. `EPERM` for users that it may not become, `EINVAL` for a number that is none.
-    pub(crate) fn with_users(&self, wish: Wish) -> Result<Identity, Errno> {
-        let (users, user) = wish.of(self.users, self.files.user, self.is_privileged())?;
+    /// Whether it may change its numbers freely: as user 0, or by a capability in force, which a process that was user
+    /// 0 can keep (`PR_SET_KEEPCAPS`).
+    fn may(&self, effective: CapabilitySet, capability: Capability) -> bool {
+        self.is_privileged() || effective.has(capability)
+    }
+
+    /// Returns it with other users, for a process with these capabilities in force. `EPERM` for users that it may not
+    /// become, `EINVAL` for a number that is none.
+    pub(crate) fn with_users(&self, wish: Wish, effective: CapabilitySet) -> Result<Identity, Errno> {
+        let may = self.may(effective, Capability::SetUsers);
+        let (users, user) = wish.of(self.users, self.files.user, may)?;
         Ok(Identity { users, files: Subject { user, ..self.files }, ..*self })
     }
 
     /// Returns it with other groups, which are none of the further ones. The errors are the same.
-    pub(crate) fn with_groups(&self, wish: Wish) -> Result<Identity, Errno> {
-        let (groups, group) = wish.of(self.groups, self.files.group, self.is_privileged())?;
+    pub(crate) fn with_groups(&self, wish: Wish, effective: CapabilitySet) -> Result<Identity, Errno> {
+        let may = self.may(effective, Capability::SetGroups);
+        let (groups, group) = wish.of(self.groups, self.files.group, may)?;
         Ok(Identity { groups, files: Subject { group, ..self.files }, ..*self })
     }
 
-    /// Returns it with these further groups. `EPERM` for other users than 0, `EINVAL` for too many.
-    pub(crate) fn with_further_groups(&self, numbers: &[u32]) -> Result<Identity, Errno> {
-        if !self.is_privileged() {
+    /// Returns it with these further groups. `EPERM` if it may not join any group, `EINVAL` for too many.
+    pub(crate) fn with_further_groups(&self, numbers: &[u32], effective: CapabilitySet) -> Result<Identity, Errno> {
+        if !self.may(effective, Capability::SetGroups) {
             return Err(Errno::EPERM);
         }
         let groups = Groups::new(numbers).ok_or(Errno::EINVAL)?;
@@ -399,15 +409,15 @@ mod tests {
             (users(0, 1000, 0), Triple([keep, to(0), keep]), Ok(root)),
         ];
         for (from, wish, result) in cases {
-            assert_eq!(from.with_users(wish), result, "{from:?} {wish:?}");
+            assert_eq!(from.with_users(wish, CapabilitySet::NONE), result, "{from:?} {wish:?}");
         }
-        let of_files = root.with_users(OfFiles(1000)).unwrap();
+        let of_files = root.with_users(OfFiles(1000), CapabilitySet::NONE).unwrap();
         assert_eq!((of_files.users, of_files.files.user), (root.users, 1000));
-        assert_eq!(of_files.with_users(OfFiles(0)), Ok(root), "still user 0");
-        assert_eq!(user.with_users(OfFiles(0)), eperm);
-        assert_eq!(user.with_groups(One(5)), eperm);
-        assert_eq!(user.with_further_groups(&[]), eperm);
-        assert_eq!(root.with_further_groups(&[1; 65]), Err(Errno::EINVAL));
+        assert_eq!(of_files.with_users(OfFiles(0), CapabilitySet::NONE), Ok(root), "still user 0");
+        assert_eq!(user.with_users(OfFiles(0), CapabilitySet::NONE), eperm);
+        assert_eq!(user.with_groups(One(5), CapabilitySet::NONE), eperm);
+        assert_eq!(user.with_further_groups(&[], CapabilitySet::NONE), eperm);
+        assert_eq!(root.with_further_groups(&[1; 65], CapabilitySet::NONE), Err(Errno::EINVAL));
     }
 
     /// execve(2): the bits of a program, and what is saved.
@@ -470,7 +480,7 @@ mod tests {
             let mut now = self::users(real, effective, saved);
             let first: Vec<u32> = users.to_vec();
             for (wish, is_of_users) in wishes {
-                let next = if is_of_users { now.with_users(wish) } else { now.with_groups(wish) };
+                let next = if is_of_users { now.with_users(wish, CapabilitySet::NONE) } else { now.with_groups(wish, CapabilitySet::NONE) };
                 now = next.unwrap_or(now);
                 let has = [now.users.real, now.users.effective, now.users.saved, now.files.user];
                 prop_assert!(has.iter().all(|user| first.contains(user)));
