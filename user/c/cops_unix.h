@@ -328,6 +328,7 @@
 #define COPS_EHOSTUNREACH 113 /* no route to host */
 #define COPS_EALREADY 114 /* operation already in progress */
 #define COPS_EINPROGRESS 115 /* operation now in progress */
+#define COPS_ESTALE 116 /* stale file handle */
 #define COPS_ECANCELED 125 /* operation cancelled */
 
 #define COPS_ASYNCHRONOUS (1ul << 16)

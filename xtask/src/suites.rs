@@ -1406,6 +1406,8 @@ impl Boots<'_> {
             bail!("the file of the machine has other bytes on this host");
         }
         std::fs::write(folder.join("given"), "other bytes, and more of them")?;
+        std::fs::rename(folder.join("log"), folder.join("old-log"))?;
+        std::fs::write(folder.join("log"), "another")?;
         std::fs::write(folder.join("being-made"), "changed by the host")?;
         std::fs::rename(folder.join("being-made"), folder.join("answer"))?;
         let outcome = guest.wait_for("the folder is right", SILENCE_LIMIT, said)?;
@@ -1413,6 +1415,13 @@ impl Boots<'_> {
             bail!("{outcome}");
         }
         guest.end();
+        let expected = [("given", "other bytes, and more of them"), ("log", "another"), ("old-log", "One two")];
+        for (name, expected) in expected {
+            let found = std::fs::read_to_string(folder.join(name))?;
+            if found != expected {
+                bail!("{name} is on this host {found:?}, and not {expected:?}");
+            }
+        }
         let mut names = Vec::new();
         for entry in std::fs::read_dir(folder.join("made"))? {
             names.push(entry?.file_name());

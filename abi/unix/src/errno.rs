@@ -106,6 +106,7 @@ error_numbers! {
     EHOSTUNREACH = 113, "no route to host";
     EALREADY = 114, "operation already in progress";
     EINPROGRESS = 115, "operation now in progress";
+    ESTALE = 116, "stale file handle";
     ECANCELED = 125, "operation cancelled";
 }
 

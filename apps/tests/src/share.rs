@@ -5,10 +5,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 
-use abi_unix::types::{AT_REMOVEDIR, mapping, mode, open, protection};
+use abi_unix::types::{AT_FDCWD, AT_REMOVEDIR, mapping, mode, open, protection};
 use abi_unix::{Errno, SystemCall};
 use cops::process::{Command, Ending};
-use cops::system::{file, memory};
+use cops::system::{Descriptor, file, memory};
 use cops::time::Duration;
 
 use crate::harness;
@@ -76,6 +76,10 @@ fn names(path: &CStr) -> cops::system::Result<Vec<String>> {
     }
 }
 
+fn synchronise(file: &Descriptor) -> cops::system::Result<usize> {
+    harness::call(SystemCall::SynchroniseFile, [file.raw() as usize, 0, 0, 0, 0, 0])
+}
+
 async fn use_folder() -> Result<(), u32> {
     // Files that the host has put there.
     holds!(value!(cops::file::read("/host/given").await) == b"by the host");
@@ -96,8 +100,7 @@ async fn use_folder() -> Result<(), u32> {
     holds!(file::write_at(large.raw(), b"changed", 100_000) == Ok(7));
     value!(file::truncate(large.raw(), 200_000));
     holds!(value!(file::status(large.raw())).size == 200_000);
-    let synchronised = harness::call(SystemCall::SynchroniseFile, [large.raw() as usize, 0, 0, 0, 0, 0]);
-    holds!(synchronised == Ok(0));
+    holds!(synchronise(&large) == Ok(0));
     let appended = value!(file::open(c"/host/made/large", open::WRONLY | open::APPEND, 0));
     holds!(file::write(appended.raw(), b"end") == Ok(3));
     drop(appended);
@@ -112,8 +115,7 @@ async fn use_folder() -> Result<(), u32> {
     holds!((first, last) == (byte(0), byte(8191)));
     // SAFETY: as above.
     unsafe { start.add(5000).write_volatile(0xee) };
-    let synchronised = harness::call(SystemCall::SynchroniseFile, [large.raw() as usize, 0, 0, 0, 0, 0]);
-    holds!(synchronised == Ok(0));
+    holds!(synchronise(&large) == Ok(0));
     // SAFETY: nothing uses it any more.
     value!(unsafe { memory::unmap(start, 8192) });
     // Names.
@@ -133,7 +135,22 @@ async fn use_folder() -> Result<(), u32> {
     holds!(file::write(nameless.raw(), b"without a name") == Ok(14));
     holds!(file::read_at(nameless.raw(), &mut found, 8) == Ok(6) && &found[..6] == b"a name");
     holds!(value!(file::status(nameless.raw())).links == 0);
+    value!(file::truncate(nameless.raw(), 7));
+    holds!(file::write_at(nameless.raw(), b".", 9) == Ok(1));
+    holds!(file::read_at(nameless.raw(), &mut found, 4) == Ok(6) && &found[..6] == b"out\0\0.");
     drop(nameless);
+    // Of two names one goes, and the file is still at the other.
+    let named = value!(file::open(c"/host/made/one", open::CREAT | open::RDWR, 0o600));
+    let (here, two) = (AT_FDCWD as usize, [c"/host/made/one", c"/host/made/two"].map(|name| name.as_ptr().addr()));
+    holds!(harness::call(SystemCall::Link, [here, two[0], here, two[1], 0, 0]) == Ok(0));
+    value!(file::unlink(c"/host/made/two", 0));
+    value!(file::truncate(named.raw(), 5));
+    holds!(value!(file::status_at(c"/host/made/one", 0)).size == 5);
+    value!(file::unlink(c"/host/made/one", 0));
+    drop(named);
+    let directory = value!(file::open(c"/host/made", open::DIRECTORY, 0));
+    holds!(synchronise(&directory) == Ok(0));
+    drop(directory);
     for number in 0..300 {
         let path = alloc::format!("/host/made/{number:0100}");
         value!(cops::file::write(&path, vec![b'x'; number]).await);
@@ -142,7 +159,13 @@ async fn use_folder() -> Result<(), u32> {
     for number in 0..300 {
         value!(cops::file::remove(&alloc::format!("/host/made/{number:0100}")));
     }
-    // The host changes a file, and makes another, when it has read this line.
+    // The host renames a file that is open, changes one that is mapped, and makes another, when it has read this line.
+    let log = value!(file::open(c"/host/log", open::CREAT | open::RDWR, 0o600));
+    holds!(file::write(log.raw(), b"one ") == Ok(4));
+    let end = value!(file::open(c"/host/log", open::WRONLY | open::APPEND, 0));
+    let given = value!(file::open(c"/host/given", open::RDWR, 0));
+    // SAFETY: a mapping at an address of the kernel's choice overlaps nothing that exists.
+    let start = value!(unsafe { memory::map_with(0, 4096, access, mapping::SHARED, given.raw(), 0) }).addr();
     cops::println!("the host may change it");
     for turn in 0.. {
         if cops::file::read("/host/answer").await.is_ok_and(|found| found == b"changed by the host") {
@@ -152,8 +175,21 @@ async fn use_folder() -> Result<(), u32> {
         cops::sleep(Duration::from_millis(10)).await;
     }
     holds!(value!(cops::file::read("/host/given").await) == b"other bytes, and more of them");
+    holds!(file::write(end.raw(), b"two") == Ok(3));
+    holds!(file::write_at(log.raw(), b"O", 0) == Ok(1));
+    holds!(file::read_at(log.raw(), &mut found, 0) == Ok(7) && &found[..7] == b"One two");
+    holds!(file::truncate(log.raw(), 1) == Err(Errno::ESTALE));
+    holds!(synchronise(&given) == Ok(0));
+    // SAFETY: nothing uses it any more.
+    value!(unsafe { memory::unmap(start as *mut u8, 4096) });
+    // SAFETY: a mapping at an address of the kernel's choice overlaps nothing that exists.
+    let start = value!(unsafe { memory::map_with(0, 4096, access, mapping::SHARED, given.raw(), 0) });
+    // SAFETY: the mapping is that long.
+    holds!(unsafe { start.add(28).read_volatile() } == b'm');
+    // SAFETY: nothing uses it any more.
+    value!(unsafe { memory::unmap(start, 4096) });
     holds!(file::unmount(c"/host", 0) == Err(Errno::EBUSY));
-    drop(large);
+    drop((large, log, end, given));
     holds!(file::unmount(c"/host", 0) == Ok(()));
     holds!(value!(names(c"/host")) == [".", ".."]);
     Ok(())

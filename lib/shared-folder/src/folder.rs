@@ -13,6 +13,8 @@ const MOST_HELD: u32 = 1 << 16;
 const LEAST_BYTES: usize = 4096;
 /// Bytes of a message around those that are read or written.
 const AROUND_DATA: usize = HEADER + 16;
+/// No file that is held, in a message.
+const NOTHING: u32 = u32::MAX;
 /// No user, in a message to begin.
 const NOBODY: u32 = u32::MAX;
 /// The attributes of a file that are asked for: those of Linux's `stat`.
@@ -26,6 +28,7 @@ mod open_flag {
     pub const READ_WRITE: u32 = 2;
     pub const CREATE: u32 = 0o100;
     pub const EXCLUSIVE: u32 = 0o200;
+    pub const APPEND: u32 = 0o2000;
     pub const LARGE_FILE: u32 = 0o100_000;
     pub const DIRECTORY: u32 = 0o200_000;
     pub const NO_FOLLOW: u32 = 0o400_000;
@@ -48,6 +51,11 @@ mod change_bit {
 #[must_use]
 pub struct Held(u32);
 
+impl Held {
+    /// Nothing that is held, in the place of something that will be. Only letting it go has no effect.
+    pub const NOTHING: Held = Held(NOTHING);
+}
+
 /// The identity of a file, which others of the folder do not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -66,6 +74,8 @@ pub enum Opening {
     Write,
     /// Both.
     ReadWrite,
+    /// A file is written at its end, wherever a message says.
+    Append,
     /// A directory is listed.
     List,
 }
@@ -76,6 +86,7 @@ impl Opening {
             Opening::Read => 0,
             Opening::Write => open_flag::WRITE_ONLY,
             Opening::ReadWrite => open_flag::READ_WRITE,
+            Opening::Append => open_flag::WRITE_ONLY | open_flag::APPEND,
             Opening::List => open_flag::DIRECTORY,
         };
         access | open_flag::LARGE_FILE | open_flag::NO_FOLLOW
@@ -177,6 +188,11 @@ fn time(answer: &mut Reader<'_>) -> Result<Time, Error> {
     let (seconds, nanoseconds) = (answer.u64()?, answer.u64()?);
     let nanoseconds = u32::try_from(nanoseconds).ok().filter(|nanoseconds| *nanoseconds < 1_000_000_000);
     Ok((seconds as i64, nanoseconds.ok_or(Error::Damaged)?))
+}
+
+/// Whether a mode has the kind of a file: FIFO, device, directory, file, symbolic link or socket.
+fn is_kind(mode: u32) -> bool {
+    matches!(mode >> 12 & 0xf, 1 | 2 | 4 | 6 | 8 | 10 | 12)
 }
 
 /// Returns a copy of a name that can be one.
@@ -289,30 +305,44 @@ impl<C: Channel> Folder<C> {
 
     /// Lets a file go, whatever the other machine answers.
     pub fn let_go(&mut self, held: Held) {
+        if held == Held::NOTHING {
+            return;
+        }
         let _ = self.ask(kind::LET_GO, |message| message.u32(held.0));
         self.take_back(held.0);
     }
 
-    /// Opens a file that is held. It leads to no other one from then on.
+    /// Opens a file that is held. It leads to no other one from then on. Returns the identity of the file: the one that
+    /// had its path at this moment.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn open(&mut self, held: &Held, opening: Opening) -> Result<(), Error> {
-        self.ask(kind::OPEN, |message| message.u32(held.0).u32(opening.flags())).map(drop)
+    pub fn open(&mut self, held: &Held, opening: Opening) -> Result<Identity, Error> {
+        identity(&mut self.ask(kind::OPEN, |message| message.u32(held.0).u32(opening.flags()))?)
     }
 
-    /// Makes a file that there is not, opens it to read and write, and lets it go.
+    /// Makes a file that there is not; returns it open, to read and write, with its identity.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn create(&mut self, directory: &Held, name: &[u8], permissions: u32, group: u32) -> Result<(), Error> {
+    pub fn create(
+        &mut self,
+        directory: &Held,
+        name: &[u8],
+        permissions: u32,
+        group: u32,
+    ) -> Result<(Held, Identity), Error> {
         let held = self.hold_again(directory)?;
         let flags = Opening::ReadWrite.flags() | open_flag::CREATE | open_flag::EXCLUSIVE;
         let made =
             self.ask(kind::CREATE, |message| message.u32(held.0).text(name).u32(flags).u32(permissions).u32(group));
-        let made = made.map(drop);
-        self.let_go(held);
-        made
+        match made.and_then(|mut answer| identity(&mut answer)) {
+            Ok(made) => Ok((held, made)),
+            Err(error) => {
+                self.let_go(held);
+                Err(error)
+            }
+        }
     }
 
     /// Makes a directory.
@@ -398,7 +428,7 @@ impl<C: Channel> Folder<C> {
         let (links, device, size) = (answer.u64()?, answer.u64()?, answer.u64()?);
         let (_block_size, sectors) = (answer.u64()?, answer.u64()?);
         let times = [time(&mut answer)?, time(&mut answer)?, time(&mut answer)?];
-        if size > i64::MAX as u64 || sectors > u64::MAX / 512 {
+        if size > i64::MAX as u64 || sectors > u64::MAX / 512 || !is_kind(mode) {
             return Err(Error::Damaged);
         }
         Ok(Attributes { number, mode, owner, links, device, size, sectors, times })

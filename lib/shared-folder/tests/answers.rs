@@ -71,7 +71,7 @@ fn messages_are_those_of_the_protocol() {
     ]);
     let (file, found) = folder.walk(&top, b"name").unwrap();
     assert_eq!(found.number, 9);
-    folder.open(&file, Opening::Read).unwrap();
+    assert_eq!(folder.open(&file, Opening::Read).unwrap().number, 9);
     let mut bytes = [0; 16];
     assert_eq!(folder.read(&file, 0x102, &mut bytes), Ok(5));
     assert_eq!(&bytes[..5], b"bytes");
@@ -128,6 +128,44 @@ fn other_versions_and_sizes_are_refused() {
     }
 }
 
+/// The kinds of files, in their modes.
+const KINDS: [u32; 7] = [0x1000, 0x2000, 0x4000, 0x6000, 0x8000, 0xa000, 0xc000];
+
+/// The attributes of a file with this mode.
+fn attributes(mode: u32) -> Vec<u8> {
+    let numbers = [[0; 8]; 15].concat();
+    let head = [&0x7ffu64.to_le_bytes()[..], &identity(9), &mode.to_le_bytes()].concat();
+    [head, vec![0; 8], numbers].concat()
+}
+
+#[test]
+fn a_file_is_of_a_kind_that_there_is() {
+    for mode in (0..16).map(|kind| kind << 12 | 0o644) {
+        let (mut folder, top) = start(vec![answer(kind::ATTRIBUTES, TAG, &attributes(mode))]);
+        let expected = if KINDS.contains(&(mode & 0xf000)) { Ok(mode) } else { Err(Error::Damaged) };
+        assert_eq!(folder.attributes(&top).map(|found| found.mode), expected);
+    }
+}
+
+#[test]
+fn files_are_opened_to_append_and_made_open() {
+    let opened = [identity(9), vec![0; 4]].concat();
+    let (mut folder, top) = start(vec![
+        answer(kind::OPEN, TAG, &opened),
+        answer(kind::WALK, TAG, &[0, 0]),
+        answer(kind::CREATE, TAG, &opened),
+    ]);
+    folder.open(&top, Opening::Append).unwrap();
+    let (made, found) = folder.create(&top, b"name", 0o640, 5).unwrap();
+    assert_eq!(found.number, 9);
+    let asked = &folder.channel().asked;
+    // O_WRONLY, O_APPEND, O_LARGEFILE and O_NOFOLLOW, by Linux's numbers.
+    assert_eq!(asked[2], b"\x0f\0\0\0\x0c\x01\0\0\0\0\0\x01\x84\x02\0");
+    assert_eq!(asked[4][..11], *b"\x1d\0\0\0\x0e\x01\0\x01\0\0\0");
+    assert_eq!(asked.len(), 5);
+    folder.let_go(made);
+}
+
 /// Answers that are right but for some bytes, and others.
 fn some_answer() -> impl Strategy<Value = Vec<u8>> {
     let kinds = prop_oneof![
@@ -181,7 +219,8 @@ proptest! {
                 let is_name = !entry.name.is_empty() && !entry.name.contains(&b'/') && !entry.name.contains(&0);
                 prop_assert!(is_name && entry.name.len() <= 255 && entry.next <= i64::MAX as u64);
             }
-            if let Ok(Attributes { size, times, .. }) = folder.attributes(held) {
+            if let Ok(Attributes { size, times, mode, .. }) = folder.attributes(held) {
+                prop_assert!(KINDS.contains(&(mode & 0xf000)));
                 prop_assert!(size <= i64::MAX as u64 && times.iter().all(|time| time.1 < 1_000_000_000));
             }
             if let Ok(target) = folder.read_link(held, 100) {
@@ -189,7 +228,9 @@ proptest! {
             }
             let _ = folder.sizes(held);
             let _ = folder.change(held, &Change::default());
-            let _ = folder.create(&top, b"name", 0o644, 0);
+            if let Ok((made, _)) = folder.create(&top, b"name", 0o644, 0) {
+                folder.let_go(made);
+            }
         }
     }
 

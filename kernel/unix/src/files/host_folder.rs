@@ -4,6 +4,7 @@
 //! answers on its own stack. The one named `host` is mounted at `/host` when the machine starts. A device that does not
 //! answer for long is given up, and everything that is asked of it fails from then on (`EIO`).
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
 
@@ -11,11 +12,14 @@ use abi_unix::Errno;
 use hal_api::Machine as _;
 use platform::{Machine, Mapped, Platform, println};
 use spin::{Mutex, Once};
-use virtio::{Acknowledger, Folder, Kind};
+use virtio::{Acknowledger, Folder, Kind, RequestError};
 
 use crate::machine::virtio::{InterruptLine, VirtioDevice, devices};
 use crate::network::wire::DmaBuffer;
 use crate::time;
+
+#[cfg(test)]
+pub(in crate::files) mod fake;
 
 /// Number of folders that are driven.
 const MOST_FOLDERS: usize = 8;
@@ -25,11 +29,38 @@ const PATIENCE_NS: u64 = 30_000_000_000;
 pub(crate) const NAME_AT_START: &[u8] = b"host";
 pub(crate) const PLACE_AT_START: &str = "/host";
 
+/// The device of a folder.
+trait Device: Send {
+    /// Begins to send a message.
+    fn send(&mut self, message: &[u8]) -> Result<(), RequestError>;
+
+    /// Copies the answer to the start of `into` and returns its length; `None` if it has not come.
+    fn take(&mut self, into: &mut [u8]) -> Option<Result<usize, RequestError>>;
+
+    /// Gives the device up, which does not answer.
+    fn give_up(&mut self);
+}
+
+impl Device for Folder<Mapped, DmaBuffer> {
+    fn send(&mut self, message: &[u8]) -> Result<(), RequestError> {
+        Folder::send(self, message)
+    }
+
+    fn take(&mut self, into: &mut [u8]) -> Option<Result<usize, RequestError>> {
+        Folder::take(self, into)
+    }
+
+    fn give_up(&mut self) {
+        Folder::give_up(self);
+    }
+}
+
 /// A folder of the host.
 pub(crate) struct HostFolder {
     name: Vec<u8>,
-    acknowledger: Acknowledger<Mapped>,
-    device: Mutex<Folder<Mapped, DmaBuffer>>,
+    /// That of a device of virtio.
+    acknowledger: Option<Acknowledger<Mapped>>,
+    device: Mutex<Box<dyn Device>>,
     /// The task that waits for the answer.
     waiter: Mutex<Option<Waker>>,
     reservation: time::Reservation,
@@ -50,14 +81,15 @@ pub(crate) fn start(platform: &'static Platform) {
             (Ok(device), Ok(reservation)) => {
                 let name = device.name();
                 println!("folder: {}, of the host", name.escape_ascii());
-                let (device, waiter) = (Mutex::new(device), Mutex::new(None));
-                folders.push(HostFolder { name, acknowledger, device, waiter, reservation });
+                folders.push(HostFolder::new(name, Some(acknowledger), Box::new(device), reservation));
                 lines.push(line);
             }
             (Err(error), _) => println!("folder: {place} cannot be used: {error}"),
             (_, Err(error)) => println!("folder: {place} cannot be used: {error}"),
         }
     }
+    #[cfg(test)]
+    folders.push(fake::folder());
     let folders = FOLDERS.call_once(|| folders);
     for (number, (folder, line)) in folders.iter().zip(lines).enumerate() {
         if line.register(serve, number).is_err() {
@@ -69,7 +101,7 @@ pub(crate) fn start(platform: &'static Platform) {
 
 fn serve(number: usize) -> bool {
     let Some(folder) = FOLDERS.get().and_then(|folders| folders.get(number)) else { return false };
-    let has_asked = folder.acknowledger.acknowledge().is_some();
+    let has_asked = folder.acknowledger.as_ref().is_some_and(|device| device.acknowledge().is_some());
     let waiter = folder.waiter.lock().take();
     if let Some(waiter) = waiter {
         waiter.wake();
@@ -83,6 +115,16 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static HostFolder> {
 }
 
 impl HostFolder {
+    fn new(
+        name: Vec<u8>,
+        acknowledger: Option<Acknowledger<Mapped>>,
+        device: Box<dyn Device>,
+        reservation: time::Reservation,
+    ) -> HostFolder {
+        let (device, waiter) = (Mutex::new(device), Mutex::new(None));
+        HostFolder { name, acknowledger, device, waiter, reservation }
+    }
+
     /// Returns the name.
     pub(crate) fn name(&self) -> &str {
         core::str::from_utf8(&self.name).unwrap_or("a folder")

@@ -1131,16 +1131,19 @@ impl Path {
         match node.kind() {
             FileKind::Directory => {}
             FileKind::Regular if writes && node.writers().are_denied() => return Err(Errno::ETXTBSY.into()),
-            FileKind::Regular if options.contents == Contents::Discard => match self.answered() {
-                Some(cut) => drop(cut?),
-                None if node.size() > 0 => {
+            FileKind::Regular => match self.answered() {
+                Some(opened) => drop(opened?),
+                // A file of the host is opened there, by its path of this moment; a new one was made open.
+                None if node.volume().is_of_host() && !is_new
+                    || options.contents == Contents::Discard && node.size() > 0 =>
+                {
                     let volume = node.volume().clone();
-                    let cut = self.ask(&volume, || VolumeRequest::Truncate(node, 0));
-                    return Err(cut.map_or_else(|halt| halt, |_| Errno::EIO.into()));
+                    let OpenOptions { access, writes, contents, .. } = *options;
+                    let opened = self.ask(&volume, || VolumeRequest::OpenBytes { node, access, writes, contents });
+                    return Err(opened.map_or_else(|halt| halt, |_| Errno::EIO.into()));
                 }
                 None => {}
             },
-            FileKind::Regular => {}
             // Devices and FIFOs of a disk lead nowhere.
             _ => return Err(Errno::ENXIO.into()),
         }

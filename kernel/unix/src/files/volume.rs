@@ -42,7 +42,7 @@ use ext4::{
     Access, AttributeMode, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage, Volume, kind,
 };
 use filesystem::rights::{self, Ownership, Subject, WRITE};
-use filesystem::{DeviceNumber, FileKind, Metadata, Timestamp, Writers};
+use filesystem::{Contents, DeviceNumber, FileKind, Metadata, Timestamp, Writers, Writes};
 use hal_api::Machine as _;
 use memory::{Frame, MemoryObject, OutOfMemory};
 use platform::{Machine, println};
@@ -139,6 +139,8 @@ pub(crate) enum VolumeRequest {
     Map { node: VolumeNode, first: u64, count: u64, stores: bool },
     /// Write these bytes to a place, or to the end.
     Write { node: VolumeNode, offset: Option<u64>, bytes: Vec<u8> },
+    /// Open a file for the uses that a program will make of it, without its bytes or with them.
+    OpenBytes { node: VolumeNode, access: filesystem::Access, writes: Writes, contents: Contents },
     /// Give a file another length.
     Truncate(VolumeNode, u64),
     /// Change attributes.
@@ -218,6 +220,7 @@ impl VolumeRequest {
             | ReadAhead { node, .. }
             | Map { node, .. }
             | Write { node, .. }
+            | OpenBytes { node, .. }
             | Truncate(node, _)
             | Change(node, _)
             | SetAttribute { node, .. }
@@ -242,8 +245,11 @@ pub(crate) enum VolumeAnswer {
     Missing,
     /// Bytes, of which so many were read.
     Bytes(Vec<u8>, usize),
-    /// Bytes were written up to this place.
-    WrittenTo(u64),
+    /// So many bytes were written, up to this place.
+    Written {
+        count: usize,
+        end: u64,
+    },
     Entries(Vec<Entry>),
     /// The volume was mounted.
     Mounted(Arc<MountedVolume>),
@@ -1043,6 +1049,13 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 self.bring_in(node, *first..first.saturating_add(*count), *stores)
             }
             VolumeRequest::Write { node, offset, bytes } => self.write(node, *offset, bytes),
+            VolumeRequest::OpenBytes { node, access, writes, contents } => {
+                volume.open(node.number(), *access, *writes)?;
+                match contents {
+                    Contents::Keep => Ok(VolumeAnswer::Done),
+                    Contents::Discard => self.truncate(node, 0),
+                }
+            }
             VolumeRequest::Truncate(node, length) => self.truncate(node, *length),
             VolumeRequest::Change(node, change) => {
                 // As the file is now: another process may have changed it after the request.
@@ -1166,7 +1179,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             _ => {}
         }
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        volume.look_up(directory.number(), name)
+        volume.find(directory.number(), name)
     }
 
     /// Renames a file. `EBUSY` for a directory that is covered, after the other errors, as on Linux.
@@ -1219,8 +1232,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
     }
 
-    /// Has pages of a file in memory, as far as there is room and no failure.
+    /// Has pages of a file in memory, as far as there is room and no failure. Those of a host's file are kept for
+    /// mappings alone.
     fn read_ahead(&mut self, node: &VolumeNode, pages: Range<u64>) -> Result<VolumeAnswer, Errno> {
+        if self.shared.is_of_host() {
+            return Ok(VolumeAnswer::Done);
+        }
         let end = node.size().div_ceil(PAGE_SIZE as u64);
         for page in pages.start..pages.end.min(end) {
             if node.0.pages.lock().has(page) {
@@ -1234,20 +1251,32 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         Ok(VolumeAnswer::Done)
     }
 
-    /// Brings a file of the host to its present state there: pages of an earlier one go, unless they are mapped.
+    /// Brings a file of the host to its present state there, before a mapping of it: pages of an earlier one are stale,
+    /// unless others have them mapped.
     fn look_at_host(&mut self, node: &VolumeNode) {
         if !self.shared.is_of_host() {
             return;
         }
         let Some(Ok(present)) = self.volume.as_mut().map(|volume| volume.attributes(node.number())) else { return };
-        let state = |attributes: &Attributes| (attributes.size, attributes.times[1]);
-        let seen = node.0.pages.lock().seen.replace(state(&present));
         node.0.renew(present);
-        if seen.is_some_and(|seen| seen != state(&present)) {
-            while node.0.pages.lock().give_back(Spares::Nothing, &mut 1).is_some() {
-                self.pause();
+        let state = Some((present.size, present.times[1]));
+        {
+            let mut pages = node.0.pages.lock();
+            if pages.is_empty() || pages.seen.is_none() {
+                pages.seen = state;
+            }
+            if pages.seen == state || !pages.is_for_one() {
+                return;
             }
         }
+        // Stores of mappings that were come first.
+        self.write_file(&node.0);
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = node.0.pages.lock().spoil(from);
+            self.pause();
+        }
+        node.0.pages.lock().seen = state;
     }
 
     /// Has pages of a file in memory that are mapped, and keeps them there.
@@ -1255,7 +1284,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         self.look_at_host(node);
         let end = node.size().div_ceil(PAGE_SIZE as u64);
         for page in pages.start..pages.end.min(end) {
-            if node.0.pages.lock().has(page) {
+            if node.0.pages.lock().has_fresh(page) {
                 continue;
             }
             if !self.fill(node, page)? {
@@ -1275,11 +1304,21 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Writes to a place, or to the end.
     fn write(&mut self, node: &VolumeNode, offset: Option<u64>, bytes: &[u8]) -> Result<VolumeAnswer, Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
-        let size = volume.attributes(node.number())?.size;
-        let offset = offset.unwrap_or(size);
-        volume.write(node.number(), offset, bytes)?;
-        self.enter_written(node, offset, bytes, size);
-        Ok(VolumeAnswer::WrittenTo(offset + bytes.len() as u64))
+        // The host is not asked: it would tell of the file at a path, which can be another one.
+        let size = if self.shared.is_of_host() { node.size() } else { volume.attributes(node.number())?.size };
+        let (count, end) = match offset {
+            Some(offset) => {
+                let count = volume.write(node.number(), offset, bytes)?;
+                (count, offset + count as u64)
+            }
+            None => volume.append(node.number(), bytes)?,
+        };
+        let has_pages = !node.0.pages.lock().is_empty();
+        // Others may have written to the end at this moment.
+        if offset.is_some() || !has_pages || volume.attributes(node.number()).is_ok_and(|present| present.size == end) {
+            self.enter_written(node, end - count as u64, &bytes[..count], size);
+        }
+        Ok(VolumeAnswer::Written { count, end })
     }
 
     /// Gives a file another length.
@@ -1296,7 +1335,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             Some(node) => self.write_file(&node.0),
             None => self.write_all(),
         }
-        self.synchronise().map(|()| VolumeAnswer::Done)
+        let of = node.map(VolumeNode::number);
+        self.synchronise_by(|volume| volume.synchronise(of)).map(|()| VolumeAnswer::Done)
     }
 
     /// Changes the access; before, everything that was changed is written.
@@ -1368,6 +1408,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Rename(places, _) => places.iter().for_each(|(directory, _)| look(directory)),
             VolumeRequest::Write { node, .. }
             | VolumeRequest::Truncate(node, _)
+            | VolumeRequest::OpenBytes { node, contents: Contents::Discard, .. }
             | VolumeRequest::SetAttribute { node, .. }
             | VolumeRequest::RemoveAttribute(node, _)
             | VolumeRequest::Change(node, _) => look(node),
@@ -1497,8 +1538,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         device::pause(self.waits);
     }
 
-    /// Has a page of a file in memory, which was not; returns whether there is room for it. Its bytes are at the start
-    /// of the buffer.
+    /// Has a page of a file in memory, which was not, or was stale; returns whether there is room for it. Its bytes are
+    /// at the start of the buffer.
     fn fill(&mut self, node: &VolumeNode, page: u64) -> Result<bool, Errno> {
         if !self.read_near(node, page) {
             let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
@@ -1506,6 +1547,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             let read = volume.read(node.number(), page * PAGE_SIZE as u64, bytes)?;
             bytes[read..].fill(0);
         }
+        let mut pages = node.0.pages.lock();
+        if pages.has(page) {
+            if let Some(bytes) = self.buffer.first_chunk() {
+                pages.renew(page, bytes);
+            }
+            return Ok(true);
+        }
+        drop(pages);
         Ok(self.has_room() && self.shared.enter(node, page, &self.buffer[..PAGE_SIZE]))
     }
 
@@ -1524,7 +1573,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     fn read(&mut self, node: &VolumeNode, offset: u64, length: usize) -> Result<VolumeAnswer, Errno> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         // Stores of programs to a file of the host are in memory alone until they are written.
-        if self.shared.is_of_host() && !node.0.pages.lock().has_changes() {
+        let is_of_host = self.shared.is_of_host();
+        if is_of_host && !node.0.pages.lock().has_changes() {
             let mut bytes = Vec::new();
             bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
             bytes.resize(length, 0);
@@ -1539,12 +1589,21 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             let at = offset + read.len() as u64;
             let (page, within) = (at / PAGE_SIZE as u64, at as usize % PAGE_SIZE);
             let piece = (PAGE_SIZE - within).min(count - read.len());
-            let frame = node.0.pages.lock().page(page);
+            let frame = match is_of_host {
+                true => node.0.pages.lock().stored_page(page),
+                false => node.0.pages.lock().page(page),
+            };
+            let done = read.len();
             match frame {
                 Some(frame) => {
-                    let done = read.len();
                     read.resize(done + piece, 0);
                     frame.read(within, &mut read[done..]);
+                }
+                None if is_of_host => {
+                    read.resize(done + piece, 0);
+                    let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+                    // Where it has become shorter there are zeros, as in a hole.
+                    volume.read(node.number(), at, &mut read[done..])?;
                 }
                 None => {
                     self.fill(node, page)?;
@@ -1578,8 +1637,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 };
             }
             let mut pages = node.0.pages.lock();
-            if let Some(frame) = pages.page(page) {
-                frame.write(within, piece);
+            if pages.has(page) {
+                pages.write_known(page, within, piece);
                 pages.place(page);
             }
         }
@@ -1606,7 +1665,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     /// Writes a piece of a file's changes from a page on, and returns the page to go on with; `None` if there are none
     /// behind it.
     fn write_piece(&mut self, inode: &Arc<Inode>, from: u64) -> Option<u64> {
-        let (piece, size, payer) = {
+        let (piece, mut size, payer) = {
             let mut pages = inode.pages.lock();
             let piece = pages.take_changed(from, &mut self.buffer)?;
             // Changes are paid for by their maker, comparisons by the one who wants them.
@@ -1614,6 +1673,13 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             (piece, inode.attributes.lock().size, payer)
         };
         self.shared.account_for(payer);
+        if piece.note.is_some()
+            && let Some(Ok(present)) = self.volume.as_mut().map(|volume| volume.attributes(inode.number))
+        {
+            // The host may have made it shorter.
+            inode.renew(present);
+            size = present.size;
+        }
         let start = piece.first * PAGE_SIZE as u64;
         let length = (piece.count * PAGE_SIZE).min(size.saturating_sub(start) as usize);
         // The bytes of a file that ends are nobody's.
@@ -1643,14 +1709,25 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             let present = &mut present[..length];
             let read = volume.read(inode.number, start, present)?;
             if present[..read] == bytes[..read] && bytes[read..].iter().all(|byte| *byte == 0) {
+                if let Some(note) = piece.note {
+                    inode.pages.lock().note(piece.first, note);
+                }
                 return Ok(());
             }
-            inode.pages.lock().modified = Some(now());
+            match piece.note {
+                // The host notes the time itself.
+                Some(note) => {
+                    volume.write_whole(inode.number, start, bytes)?;
+                    inode.pages.lock().note(piece.first, note);
+                    return Ok(());
+                }
+                None => inode.pages.lock().modified = Some(now()),
+            }
         }
         match piece.is_placed {
             true => volume.overwrite(inode.number, start, bytes),
             false => {
-                match volume.write(inode.number, start, bytes) {
+                match volume.write_whole(inode.number, start, bytes) {
                     // A page that was read has no note of its block, which may be there.
                     Err(Errno::ENOSPC) if volume.has_blocks(inode.number, start, length as u64) == Ok(true) => {
                         volume.overwrite(inode.number, start, bytes)
@@ -1742,7 +1819,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         };
         let Some(inode) = inode else {
             self.synchronised_up_to = (0, 0);
-            let answer = self.synchronise_by(if is_of_data { Backing::synchronise_data } else { Backing::synchronise });
+            let of = match &job.request {
+                VolumeRequest::Synchronise(Some(node)) | VolumeRequest::SynchroniseData(node) => Some(node.number()),
+                _ => None,
+            };
+            let answer = self.synchronise_by(|volume| match is_of_data {
+                true => volume.synchronise_data(of),
+                false => volume.synchronise(of),
+            });
             let answer = answer.map(|()| VolumeAnswer::Done);
             self.look_at_access();
             self.shared.account_for(0);
@@ -1765,12 +1849,8 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         self.waiting.push_front(job);
     }
 
-    /// Has everything that was written last.
-    fn synchronise(&mut self) -> Result<(), Errno> {
-        self.synchronise_by(Backing::synchronise)
-    }
-
-    /// Has everything that was written last, in this way. A failure is one of all open files.
+    /// Has everything that was written last, in this way. A failure is one of all open files, but that of a host's
+    /// file, which is noted for itself.
     fn synchronise_by(
         &mut self,
         synchronise: impl FnOnce(&mut Backing<'a, W>) -> Result<(), Errno>,
@@ -1788,7 +1868,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 Ok(())
             }
             Err(error) => {
-                self.shared.failures.fetch_add(1, Ordering::Relaxed);
+                if !self.shared.is_of_host() {
+                    self.shared.failures.fetch_add(1, Ordering::Relaxed);
+                }
                 self.look_at_access();
                 Err(error)
             }
@@ -1896,6 +1978,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 }
 
 impl MountedVolume {
+    /// Notes a failure to have changes of a file last.
+    fn note_failure_of(&self, inode: u32) {
+        if let Some(used) = self.used(inode) {
+            used.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        self.failures_of_files.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Returns a file in use.
     fn used(&self, inode: u32) -> Option<Arc<Inode>> {
         self.inodes.lock().get(inode.into()).and_then(Weak::upgrade)
@@ -2051,7 +2141,7 @@ impl VolumeNode {
             number: attributes.inode,
             kind: attributes.mode & kind::MASK,
             attributes: Mutex::new(attributes),
-            pages: Mutex::default(),
+            pages: Mutex::new(if volume.is_of_host() { CachedPages::of_host() } else { CachedPages::default() }),
             failures: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
             writers: Writers::new(),
@@ -2212,6 +2302,9 @@ impl VolumeNode {
 
     /// Reads bytes from a place for the kernel, if they are in memory; fewer than wanted only at the end.
     pub(crate) fn read_for_kernel(&self, offset: u64, bytes: &mut [u8]) -> Option<usize> {
+        if self.volume().is_of_host() {
+            return None;
+        }
         let size = self.0.attributes.lock().size;
         let length = size.saturating_sub(offset).min(bytes.len() as u64) as usize;
         let mut done = 0;

@@ -8,6 +8,7 @@ use ext4::{
     Access, AttributeMode, Attributes, Change, Entry, FileRun, ListingPlace, NewFile, Replacement, Unlinked, Usage,
     Volume,
 };
+use filesystem::Writes;
 
 use super::device::{Blocks, WaitsOnStack};
 use super::host_files::HostFiles;
@@ -57,13 +58,10 @@ impl<W: WaitsOnStack> Backing<'_, W> {
         fn rename(from: (u32, &[u8]), to: (u32, &[u8]), replacement: Replacement) -> Option<u32>;
         fn end_file(inode: u32) -> bool;
         fn read(inode: u32, offset: u64, bytes: &mut [u8]) -> usize;
-        fn write(inode: u32, offset: u64, bytes: &[u8]) -> ();
         fn truncate(inode: u32, length: u64) -> ();
         fn read_link(inode: u32) -> Vec<u8>;
         fn set_attributes(inode: u32, change: Change) -> Attributes;
         fn list(directory: u32, place: u64, most: usize) -> Vec<Entry>;
-        fn synchronise() -> ();
-        fn synchronise_data() -> ();
         fn remount(access: Access) -> ();
         fn unmount() -> ();
     }
@@ -111,11 +109,68 @@ impl<W: WaitsOnStack> Backing<'_, W> {
         }
     }
 
+    /// Finds a file by a name that may go.
+    pub(super) fn find(&mut self, directory: u32, name: &[u8]) -> Result<Option<Attributes>, Errno> {
+        match self {
+            Backing::Ext4(volume) => volume.look_up(directory, name).map_err(errno_of),
+            Backing::Host(files) => files.find(directory, name),
+        }
+    }
+
+    /// Opens a file for the uses that a program will make of it.
+    pub(super) fn open(&mut self, inode: u32, access: filesystem::Access, writes: Writes) -> Result<(), Errno> {
+        match self {
+            Backing::Ext4(_) => Ok(()),
+            Backing::Host(files) => files.open(inode, access, writes),
+        }
+    }
+
+    /// Writes bytes; returns their number, which a host can make less.
+    pub(super) fn write(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        match self {
+            Backing::Ext4(volume) => volume.write(inode, offset, bytes).map(|()| bytes.len()).map_err(errno_of),
+            Backing::Host(files) => files.write(inode, offset, bytes),
+        }
+    }
+
+    /// Writes bytes to the end; returns their number, which a host can make less, and the place behind them.
+    pub(super) fn append(&mut self, inode: u32, bytes: &[u8]) -> Result<(usize, u64), Errno> {
+        match self {
+            Backing::Ext4(volume) => {
+                let at = volume.attributes(inode).map_err(errno_of)?.size;
+                volume.write(inode, at, bytes).map_err(errno_of)?;
+                Ok((bytes.len(), at + bytes.len() as u64))
+            }
+            Backing::Host(files) => files.append(inode, bytes),
+        }
+    }
+
+    /// Writes all bytes; returns no number.
+    pub(super) fn write_whole(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        if self.write(inode, offset, bytes)? == bytes.len() { Ok(()) } else { Err(Errno::EIO) }
+    }
+
     /// Writes bytes whose blocks are there.
     pub(super) fn overwrite(&mut self, inode: u32, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         match self {
             Backing::Ext4(volume) => volume.overwrite(inode, offset, bytes).map_err(errno_of),
-            Backing::Host(files) => files.write(inode, offset, bytes),
+            Backing::Host(_) => self.write_whole(inode, offset, bytes),
+        }
+    }
+
+    /// Has everything last, or for a host what was asked for, of a file or of all.
+    pub(super) fn synchronise(&mut self, of: Option<u32>) -> Result<(), Errno> {
+        match self {
+            Backing::Ext4(volume) => volume.synchronise().map_err(errno_of),
+            Backing::Host(files) => files.synchronise(of, false),
+        }
+    }
+
+    /// Has bytes last, with all that is needed to find them.
+    pub(super) fn synchronise_data(&mut self, of: Option<u32>) -> Result<(), Errno> {
+        match self {
+            Backing::Ext4(volume) => volume.synchronise_data().map_err(errno_of),
+            Backing::Host(files) => files.synchronise(of, true),
         }
     }
 

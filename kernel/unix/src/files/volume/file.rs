@@ -91,8 +91,8 @@ struct VolumeTransfer {
 
 impl VolumeTransfer {
     /// Returns the parts of the transfer that has these bytes last, which were written up to a place.
-    fn lasting(self, end: u64) -> (Option<u64>, usize, Option<u64>, Charge) {
-        (None, self.length, Some(end), self.charge)
+    fn lasting(self, count: usize, end: u64) -> (Option<u64>, usize, Option<u64>, Charge) {
+        (None, count, Some(end), self.charge)
     }
 }
 
@@ -411,24 +411,24 @@ impl VolumeFile {
             Some(Poll::Pending) => return Poll::Pending,
             Some(Poll::Ready(Err(error))) => return Poll::Ready(Err(error)),
             Some(Poll::Ready(Ok((transfer, answer)))) => {
-                let end = match (transfer.reads_from, answer) {
-                    (None, VolumeAnswer::WrittenTo(end)) if self.lasting != 0 => {
+                let written = match (transfer.reads_from, answer) {
+                    (None, VolumeAnswer::Written { count, end }) if self.lasting != 0 => {
                         let request = self.lasting_request();
-                        return self.begin(&mut stage, caller, waker, request, transfer.lasting(end));
+                        return self.begin(&mut stage, caller, waker, request, transfer.lasting(count, end));
                     }
-                    (None, VolumeAnswer::WrittenTo(end)) => Some(end),
-                    (None, VolumeAnswer::Done) => transfer.written_to,
+                    (None, VolumeAnswer::Written { count, end }) => Some((count, end)),
+                    (None, VolumeAnswer::Done) => transfer.written_to.map(|end| (transfer.length, end)),
                     // Of an earlier call that was given up.
                     _ => None,
                 };
-                if let Some(end) = end {
+                if let Some((count, end)) = written {
                     if at.is_none() {
                         stage.position = end;
                     }
                     if self.lasting != 0 {
                         self.report_failures()?;
                     }
-                    return Poll::Ready(Ok(transfer.length));
+                    return Poll::Ready(Ok(count));
                 }
             }
         }

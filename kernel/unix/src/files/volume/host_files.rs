@@ -8,14 +8,23 @@
 //! A file has the number that the host tells, if that is short and no other file in use has it; else the next free one.
 //! A file keeps its number, and the host holds the file, as long as it is in use.
 //!
+//! # Paths and openings
+//! The host (QEMU until version 10) finds the attributes of a file by a path, which it has from the walk to the file,
+//! and bytes by an opening. A file that the host renames by itself, or replaces by another one, is not at its path any
+//! more. So a program's file is opened there when the program opens it, each answer that tells of a file is compared
+//! with the file's number, and nothing is changed by a path at which another file was found (`ESTALE`). Reads and
+//! writes go on by the opening, and the attributes of such a file are those that were known last.
+//!
 //! # Files without names
-//! The host finds files by their paths, so a file in use is opened before it loses its last name; bytes are read and
-//! written by that opening from then on, and its attributes are those of the moment before.
+//! A file in use is opened before it loses a name. When it has lost its last one, its attributes are known here alone;
+//! the host cannot make it shorter, so that bytes behind its end are hidden here, and overwritten with zeros before the
+//! file grows over them.
 
 use abi_unix::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use ext4::{Access, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Stamp, Unlinked, Usage, kind};
+use filesystem::Writes;
 use shared_folder::{Channel, ChannelFailed, Error, Folder, Held, Opening};
 use tables::Ordered;
 
@@ -44,29 +53,90 @@ impl<W: WaitsOnStack> Channel for HostChannel<'_, W> {
     }
 }
 
+/// A use of a file's bytes for which it is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Read,
+    Write,
+    Append,
+}
+
 /// A file that the host holds.
 struct HostFile {
     /// The number that the host tells.
     number: u64,
     held: Held,
-    /// It held once more and opened, and whether for writing too.
-    open: Option<(Held, bool)>,
+    /// It held once more, and opened to be read or listed.
+    reads: Option<Held>,
+    /// It opened to be written, and whether it can be read that way, too.
+    writes: Option<(Held, bool)>,
+    /// It opened to be written at its end.
+    appends: Option<Held>,
     /// Something was written to it since it was made lasting.
     was_written: bool,
     /// As the host told last.
     known: Attributes,
     /// It has lost its last name.
     is_nameless: bool,
+    /// Of a file without a name: bytes from the first place on are zeros, whatever the host has up to the second.
+    hidden: (u64, u64),
+}
+
+impl HostFile {
+    fn new(number: u64, held: Held, known: Attributes) -> HostFile {
+        HostFile {
+            number,
+            held,
+            reads: None,
+            writes: None,
+            appends: None,
+            was_written: false,
+            known,
+            is_nameless: false,
+            hidden: (0, 0),
+        }
+    }
+
+    /// Returns the opening for a use, if there is one.
+    fn opened(&self, of: Use) -> Option<&Held> {
+        match of {
+            Use::Read => self.reads.as_ref().or(self.writes.as_ref().filter(|(_, reads)| *reads).map(|(held, _)| held)),
+            Use::Write => self.writes.as_ref().map(|(held, _)| held),
+            Use::Append => self.appends.as_ref(),
+        }
+    }
+
+    /// Returns any opening.
+    fn any_opening(&self) -> Option<&Held> {
+        [Use::Write, Use::Append, Use::Read].into_iter().find_map(|of| self.opened(of))
+    }
 }
 
 /// Bytes that a file takes here as long as it is in use.
-pub(super) const MEMORY_OF_A_FILE: usize = size_of::<(u64, HostFile)>();
+pub(super) const MEMORY_OF_A_FILE: usize = size_of::<(u64, HostFile)>() + size_of::<(u64, u32)>();
+
+/// Zeros that are written at a time.
+static ZEROS: [u8; 16 * 1024] = [0; 16 * 1024];
+
+/// The place of a file on the host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whereabouts {
+    /// At the path by which it is held.
+    AtItsPath,
+    /// The path leads to nothing or to another file.
+    Elsewhere,
+}
+
+/// The whole name by which a file was found.
+type Found = (Held, shared_folder::Attributes);
 
 /// The files of a folder of the host.
 pub(super) struct HostFiles<'a, W> {
     folder: Folder<HostChannel<'a, W>>,
     shared: &'a Arc<MountedVolume>,
     files: Ordered<HostFile>,
+    /// The numbers here of the files that have names, by those of the host.
+    by_number: Ordered<u32>,
     /// Files that the present request has found.
     touched: Vec<u32>,
     access: Access,
@@ -92,6 +162,28 @@ fn short(number: u64) -> u32 {
     if short <= ROOT { short + 0x8000_0000 } else { short }
 }
 
+fn mode_of(found: &shared_folder::Attributes) -> u16 {
+    (found.mode & 0xffff) as u16
+}
+
+fn is_kind(found: &shared_folder::Attributes, kind: u16) -> bool {
+    mode_of(found) & kind::MASK == kind
+}
+
+/// Returns the attributes of the file with this number here.
+fn attributes_of(inode: u32, found: &shared_folder::Attributes) -> Attributes {
+    Attributes {
+        inode,
+        mode: mode_of(found),
+        owner: found.owner,
+        links: found.links.clamp(1, u16::MAX.into()) as u16,
+        size: found.size,
+        sectors: found.sectors,
+        times: found.times.map(stamp),
+        device: ((found.device >> 8 & 0xfff) as u32, (found.device & 0xff | found.device >> 12 & 0xf_ff00) as u32),
+    }
+}
+
 fn stamp((seconds, nanoseconds): (i64, u32)) -> Stamp {
     Stamp { seconds, nanoseconds }
 }
@@ -108,18 +200,12 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
         if !found.is_directory {
             return Err(Errno::ENOTDIR);
         }
-        let top = HostFile {
-            number: found.number,
-            held,
-            open: None,
-            was_written: false,
-            known: Attributes::default(),
-            is_nameless: false,
-        };
+        // The top is known by its path alone, which leads to it whatever its number is.
+        let top = HostFile::new(found.number, held, Attributes::default());
         let mut files = Ordered::default();
         files.insert(ROOT.into(), top).map_err(|_| Errno::ENOMEM)?;
-        let (touched, usage) = (Vec::new(), Usage::default());
-        let mut host = HostFiles { folder, shared, files, touched, access, usage };
+        let (by_number, touched, usage) = (Ordered::default(), Vec::new(), Usage::default());
+        let mut host = HostFiles { folder, shared, files, by_number, touched, access, usage };
         host.attributes(ROOT)?;
         host.look_at_usage();
         Ok(host)
@@ -157,84 +243,166 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
             return;
         }
         let Some(file) = self.files.remove(number.into()) else { return };
-        if let Some((open, _)) = file.open {
-            self.folder.let_go(open);
+        self.forget_number(file.number, number);
+        self.release(file);
+    }
+
+    fn release(&mut self, file: HostFile) {
+        let openings = file.reads.into_iter().chain(file.writes.map(|(held, _)| held)).chain(file.appends);
+        openings.chain([file.held]).for_each(|held| self.folder.let_go(held));
+    }
+
+    /// Has a number of the host lead no longer to this file.
+    fn forget_number(&mut self, of_host: u64, number: u32) {
+        if self.by_number.get(of_host) == Some(&number) {
+            self.by_number.remove(of_host);
         }
-        self.folder.let_go(file.held);
+    }
+
+    /// Returns the file with these attributes that is known already. One with the number of a file of another kind is
+    /// another one, to which the host has given the number of one that has gone.
+    fn known_as(&mut self, found: &shared_folder::Attributes) -> Option<u32> {
+        let at = *self.by_number.get(found.number)?;
+        let file = self.files.get(at.into())?;
+        if file.known.mode & kind::MASK == mode_of(found) & kind::MASK {
+            return Some(at);
+        }
+        self.forget_number(found.number, at);
+        None
     }
 
     /// Enters a file that the host holds; returns its number.
-    fn enter(&mut self, held: Held, number: u64) -> Result<u32, Errno> {
-        let first = short(number);
-        if self.touched.try_reserve(1).is_err() {
-            self.folder.let_go(held);
+    fn enter(&mut self, (held, found): Found) -> Result<u32, Errno> {
+        let number = match self.place_for(&found) {
+            Ok(number) => number,
+            Err(error) => {
+                self.folder.let_go(held);
+                return Err(error);
+            }
+        };
+        if let Some(file) = self.files.get_mut(number.into()) {
+            // Another may have moved it: this is where it is now.
+            let before = core::mem::replace(&mut file.held, held);
+            file.known = attributes_of(number, &found);
+            self.folder.let_go(before);
+        }
+        self.touched.push(number);
+        Ok(number)
+    }
+
+    /// Returns the number of the file with these attributes, which gets a place here, by which it is not held yet, if
+    /// it has none; and makes room to note that it was touched.
+    fn place_for(&mut self, found: &shared_folder::Attributes) -> Result<u32, Errno> {
+        self.touched.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        if let Some(known) = self.known_as(found) {
+            return Ok(known);
+        }
+        let number = self.free_number(found.number)?;
+        self.by_number.insert(found.number, number).map_err(|_| Errno::ENOMEM)?;
+        let file = HostFile::new(found.number, Held::NOTHING, attributes_of(number, found));
+        if self.files.insert(number.into(), file).is_err() {
+            self.forget_number(found.number, number);
             return Err(Errno::ENOMEM);
         }
-        for at in (0..MOST_TRIES).map(|turn| first.wrapping_add(turn)).filter(|at| *at > ROOT) {
-            match self.files.get_mut(at.into()) {
-                Some(known) if known.number == number && !known.is_nameless => {
-                    // Another may have moved it: this is where it is now.
-                    let before = core::mem::replace(&mut known.held, held);
-                    self.folder.let_go(before);
-                    self.touched.push(at);
-                    return Ok(at);
-                }
-                Some(_) => {}
-                None => {
-                    let known = Attributes::default();
-                    let file = HostFile { number, held, open: None, was_written: false, known, is_nameless: false };
-                    self.files.insert(at.into(), file).map_err(|_| Errno::ENOMEM)?;
-                    self.touched.push(at);
-                    return Ok(at);
-                }
-            }
-        }
-        self.folder.let_go(held);
-        Err(Errno::ENFILE)
+        Ok(number)
+    }
+
+    /// Returns a number here for one of the host.
+    fn free_number(&self, of_host: u64) -> Result<u32, Errno> {
+        let first = short(of_host);
+        let mut tries = (0..MOST_TRIES).map(|turn| first.wrapping_add(turn)).filter(|at| *at > ROOT);
+        tries.find(|at| self.files.get((*at).into()).is_none()).ok_or(Errno::ENFILE)
     }
 
     /// Returns the attributes of a file.
     pub(super) fn attributes(&mut self, number: u32) -> Result<Attributes, Errno> {
-        let Some(file) = self.files.get_mut(number.into()) else { return Err(Errno::EIO) };
+        self.look(number).map(|(found, _)| found)
+    }
+
+    /// Returns the attributes of a file, and whether its path leads to it. `ESTALE` if that leads to another one, and
+    /// there is no opening.
+    fn look(&mut self, number: u32) -> Result<(Attributes, Whereabouts), Errno> {
+        let file = self.files.get_mut(number.into()).ok_or(Errno::EIO)?;
         if file.is_nameless {
-            return Ok(file.known);
+            return Ok((file.known, Whereabouts::Elsewhere));
         }
-        let found = self.folder.attributes(&file.held).map_err(errno_of)?;
-        let mode = (found.mode & 0xffff) as u16;
+        let (of_host, before) = (file.number, file.known.mode);
         // A file stays of its kind, and a link is no directory below.
-        if file.known.mode != 0 && file.known.mode & kind::MASK != mode & kind::MASK {
-            return Err(Errno::EIO);
-        }
-        let device = ((found.device >> 8 & 0xfff) as u32, (found.device & 0xff | found.device >> 12 & 0xf_ff00) as u32);
-        file.known = Attributes {
-            inode: number,
-            mode,
-            owner: found.owner,
-            links: found.links.clamp(1, u16::MAX.into()) as u16,
-            size: found.size,
-            sectors: found.sectors,
-            times: found.times.map(stamp),
-            device,
+        let is_it = |found: &shared_folder::Attributes| {
+            let is_of_its_kind = before == 0 || before & kind::MASK == mode_of(found) & kind::MASK;
+            is_of_its_kind && (found.number == of_host || number == ROOT)
         };
-        Ok(file.known)
+        let failure = match self.folder.attributes(&file.held) {
+            Ok(found) if is_it(&found) => {
+                file.known = attributes_of(number, &found);
+                return Ok((file.known, Whereabouts::AtItsPath));
+            }
+            Ok(_) => Errno::ESTALE,
+            Err(Error::Refused(reason)) => errno_of(Error::Refused(reason)),
+            Err(error) => return Err(errno_of(error)),
+        };
+        let opening = file.any_opening().ok_or(failure)?;
+        // A newer host goes by the opening.
+        if let Ok(found) = self.folder.attributes(opening)
+            && is_it(&found)
+        {
+            file.known = attributes_of(number, &found);
+        }
+        Ok((file.known, Whereabouts::Elsewhere))
+    }
+
+    /// Fails with `ESTALE` if a file's path does not lead to it.
+    fn require_path(&mut self, number: u32) -> Result<(), Errno> {
+        match self.look(number)?.1 {
+            Whereabouts::AtItsPath => Ok(()),
+            Whereabouts::Elsewhere => Err(Errno::ESTALE),
+        }
+    }
+
+    /// Finds a name in a directory.
+    fn walk(&mut self, directory: u32, name: &[u8]) -> Result<Option<Found>, Errno> {
+        let from = file_of(&self.files, directory)?;
+        let missing = |error| match errno_of(error) {
+            Errno::ENOENT => Ok(None),
+            error => Err(error),
+        };
+        let (held, walked) = match self.folder.walk(&from.held, name) {
+            Ok(found) => found,
+            Err(error) => return missing(error),
+        };
+        match self.folder.attributes(&held) {
+            Ok(found) if found.number == walked.number => Ok(Some((held, found))),
+            result => {
+                self.folder.let_go(held);
+                match result {
+                    // It was replaced at this moment.
+                    Ok(_) => Err(Errno::ESTALE),
+                    Err(error) => missing(error),
+                }
+            }
+        }
     }
 
     pub(super) fn look_up(&mut self, directory: u32, name: &[u8]) -> Result<Option<Attributes>, Errno> {
-        let from = file_of(&self.files, directory)?;
-        let (held, found) = match self.folder.walk(&from.held, name) {
-            Ok(found) => found,
-            Err(error) => {
-                return match errno_of(error) {
-                    Errno::ENOENT => Ok(None),
-                    error => Err(error),
-                };
+        let Some(found) = self.walk(directory, name)? else { return Ok(None) };
+        let number = self.enter(found)?;
+        file_of(&self.files, number).map(|file| Some(file.known))
+    }
+
+    /// Returns the attributes of the file with a name, which stays held by the name that it had: this one may go.
+    pub(super) fn find(&mut self, directory: u32, name: &[u8]) -> Result<Option<Attributes>, Errno> {
+        let Some((held, found)) = self.walk(directory, name)? else { return Ok(None) };
+        match self.known_as(&found) {
+            Some(number) => {
+                self.folder.let_go(held);
+                let known = attributes_of(number, &found);
+                self.files.get_mut(number.into()).ok_or(Errno::EIO)?.known = known;
+                Ok(Some(known))
             }
-        };
-        let number = self.enter(held, found.number)?;
-        match self.attributes(number) {
-            Ok(attributes) => Ok(Some(attributes)),
-            Err(Errno::ENOENT) => Ok(None),
-            Err(error) => Err(error),
+            None => {
+                let number = self.enter((held, found))?;
+                file_of(&self.files, number).map(|file| Some(file.known))
+            }
         }
     }
 
@@ -245,8 +413,15 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
     pub(super) fn create(&mut self, directory: u32, name: &[u8], new: NewFile) -> Result<Attributes, Errno> {
         self.require_changes()?;
         let at = file_of(&self.files, directory)?;
-        self.folder.create(&at.held, name, new.permissions.into(), new.owner.1).map_err(errno_of)?;
-        self.made(directory, name)
+        let made = self.folder.create(&at.held, name, new.permissions.into(), new.owner.1).map_err(errno_of)?;
+        let (open, opened) = made;
+        let made = self.made(directory, name);
+        let file = made.as_ref().ok().and_then(|made| self.files.get_mut(made.inode.into()));
+        match file.filter(|file| file.number == opened.number && file.writes.is_none()) {
+            Some(file) => file.writes = Some((open, true)),
+            None => self.folder.let_go(open),
+        }
+        made
     }
 
     pub(super) fn make_socket(&mut self, directory: u32, name: &[u8], new: NewFile) -> Result<Attributes, Errno> {
@@ -278,30 +453,46 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
 
     pub(super) fn link(&mut self, file: u32, directory: u32, name: &[u8]) -> Result<Attributes, Errno> {
         self.require_changes()?;
-        let (file_held, at) = (file_of(&self.files, file)?, file_of(&self.files, directory)?);
-        if file_held.is_nameless {
+        if file_of(&self.files, file)?.is_nameless {
             return Err(Errno::ENOENT);
         }
+        self.require_path(file)?;
+        let (file_held, at) = (file_of(&self.files, file)?, file_of(&self.files, directory)?);
         self.folder.link(&at.held, &file_held.held, name).map_err(errno_of)?;
         self.attributes(file)
     }
 
-    /// Prepares a file for the loss of a name; returns its number, and whether that is its last one.
+    /// Prepares a file for the loss of a name; returns its number, and whether that is its last one. If it is in use
+    /// and cannot be opened, it must not lose its name: its bytes could not be reached any more.
     fn prepare_loss(&mut self, directory: u32, name: &[u8]) -> Result<Option<(u32, bool)>, Errno> {
-        let Some(found) = self.look_up(directory, name)? else { return Ok(None) };
-        let is_last = found.is(kind::DIRECTORY) || found.links <= 1;
-        if is_last && found.is(kind::REGULAR) && self.shared.used(found.inode).is_some() {
-            // Without it, the bytes cannot be reached any more.
-            let _ = self.opened(found.inode, false);
-        }
-        Ok(Some((found.inode, is_last)))
+        let Some((held, found)) = self.walk(directory, name)? else { return Ok(None) };
+        let Some(number) = self.known_as(&found) else {
+            // Nothing uses it.
+            let is_last = is_kind(&found, kind::DIRECTORY) || found.links <= 1;
+            return self.enter((held, found)).map(|number| Some((number, is_last)));
+        };
+        // It stays held by the name that it had, which may be another one.
+        let known = attributes_of(number, &found);
+        let file = self.files.get_mut(number.into());
+        let is_open = file.is_some_and(|file| {
+            file.known = known;
+            file.any_opening().is_some()
+        });
+        let is_ready = match known.is(kind::REGULAR) && !is_open && self.shared.used(number).is_some() {
+            true => self.open_at(&held, number, Use::Read),
+            false => Ok(()),
+        };
+        self.folder.let_go(held);
+        is_ready.map(|()| Some((number, known.is(kind::DIRECTORY) || known.links <= 1)))
     }
 
     fn lose(&mut self, number: u32) {
-        if let Some(file) = self.files.get_mut(number.into()) {
-            file.is_nameless = true;
-            file.known.links = 0;
-        }
+        let Some(file) = self.files.get_mut(number.into()) else { return };
+        file.is_nameless = true;
+        file.known.links = 0;
+        file.hidden = (file.known.size, file.known.size);
+        let of_host = file.number;
+        self.forget_number(of_host, number);
     }
 
     pub(super) fn unlink(&mut self, directory: u32, name: &[u8]) -> Result<Unlinked, Errno> {
@@ -334,7 +525,7 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
         if replacement == Replacement::Exchange {
             return Err(Errno::EINVAL);
         }
-        let moved = self.look_up(from.0, from.1)?.ok_or(Errno::ENOENT)?;
+        let moved = self.find(from.0, from.1)?.ok_or(Errno::ENOENT)?;
         let replaced = self.prepare_loss(to.0, to.1)?;
         if replaced.is_some() && replacement == Replacement::Refuse {
             return Err(Errno::EEXIST);
@@ -354,82 +545,181 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
         Ok(true)
     }
 
-    /// Opens a file, to write to it or not, if it is not; a directory is opened to be listed.
-    fn opened(&mut self, number: u32, writes: bool) -> Result<(), Errno> {
-        let file = file_of(&self.files, number)?;
-        if file.open.as_ref().is_some_and(|(_, can_write)| *can_write || !writes) {
-            return Ok(());
-        }
-        let held = self.folder.hold_again(&file.held).map_err(errno_of)?;
-        let is_directory = file.known.is(kind::DIRECTORY);
-        let ways: &[Opening] = match (is_directory, writes) {
-            (true, _) => &[Opening::List],
-            (false, true) => &[Opening::ReadWrite, Opening::Write],
-            (false, false) if self.access == Access::Read => &[Opening::Read],
-            // It may be written later, perhaps when it has no name any more.
-            (false, false) => &[Opening::ReadWrite, Opening::Read],
-        };
-        let mut result = Err(Error::Failed);
-        let mut way = Opening::Read;
-        for next in ways {
-            (result, way) = (self.folder.open(&held, *next), *next);
-            if !matches!(result, Err(Error::Refused(_))) {
-                break;
+    /// Opens a file for the uses that a program will make of it.
+    pub(super) fn open(&mut self, number: u32, access: filesystem::Access, writes: Writes) -> Result<(), Errno> {
+        if access != filesystem::Access::Read {
+            // Perhaps to be read as well.
+            self.ready(number, Use::Write)?;
+            if writes == Writes::AtEnd {
+                self.ready(number, Use::Append)?;
             }
         }
-        if let Err(error) = result {
-            self.folder.let_go(held);
-            return Err(errno_of(error));
-        }
-        let can_write = matches!(way, Opening::ReadWrite | Opening::Write);
-        let before = self.files.get_mut(number.into()).and_then(|file| file.open.replace((held, can_write)));
-        if let Some((before, _)) = before {
-            self.folder.let_go(before);
+        if access != filesystem::Access::Write {
+            self.ready(number, Use::Read)?;
         }
         Ok(())
     }
 
+    /// Opens a file for a use, if it is not.
+    fn ready(&mut self, number: u32, of: Use) -> Result<(), Errno> {
+        let file = file_of(&self.files, number)?;
+        if file.opened(of).is_some() {
+            return Ok(());
+        }
+        if file.is_nameless {
+            return Err(Errno::ESTALE);
+        }
+        let held = self.folder.hold_again(&file.held).map_err(errno_of)?;
+        let opened = self.open_at(&held, number, of);
+        self.folder.let_go(held);
+        opened
+    }
+
+    /// Opens a file for a use, by this path to it. `ESTALE` if the path leads to another one.
+    fn open_at(&mut self, at: &Held, number: u32, of: Use) -> Result<(), Errno> {
+        let file = self.files.get_mut(number.into()).ok_or(Errno::EIO)?;
+        let ways: &[Opening] = match of {
+            Use::Read if file.known.is(kind::DIRECTORY) => &[Opening::List],
+            Use::Read => &[Opening::Read],
+            Use::Write => &[Opening::ReadWrite, Opening::Write],
+            Use::Append => &[Opening::Append],
+        };
+        let mut failure = Error::Failed;
+        for way in ways {
+            let held = self.folder.hold_again(at).map_err(errno_of)?;
+            match self.folder.open(&held, *way) {
+                Ok(found) if found.number == file.number || number == ROOT => {
+                    match way {
+                        Opening::Read | Opening::List => file.reads = Some(held),
+                        Opening::Append => file.appends = Some(held),
+                        Opening::ReadWrite | Opening::Write => file.writes = Some((held, *way == Opening::ReadWrite)),
+                    }
+                    return Ok(());
+                }
+                Ok(_) => {
+                    self.folder.let_go(held);
+                    return Err(Errno::ESTALE);
+                }
+                Err(error) => {
+                    self.folder.let_go(held);
+                    failure = error;
+                }
+            }
+            if !matches!(failure, Error::Refused(_)) {
+                break;
+            }
+        }
+        Err(errno_of(failure))
+    }
+
     /// Reads from a place until the bytes are full or the file ends.
     pub(super) fn read(&mut self, number: u32, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
-        self.opened(number, false)?;
+        self.ready(number, Use::Read)?;
         let file = file_of(&self.files, number)?;
-        let (open, _) = file.open.as_ref().ok_or(Errno::EIO)?;
-        let mut done = 0;
+        let open = file.opened(Use::Read).ok_or(Errno::EIO)?;
+        let wanted = match file.is_nameless {
+            true => file.known.size.saturating_sub(offset).min(bytes.len() as u64) as usize,
+            false => bytes.len(),
+        };
+        let bytes = &mut bytes[..wanted];
+        let (mut done, mut result) = (0, Ok(()));
         while done < bytes.len() {
             match self.folder.read(open, offset + done as u64, &mut bytes[done..]) {
                 Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) => {
+                    result = Err(errno_of(error));
+                    break;
+                }
+            }
+        }
+        if file.is_nameless && result.is_ok() {
+            let there = file.hidden.0.saturating_sub(offset).min(done as u64) as usize;
+            bytes[there..].fill(0);
+            done = wanted;
+        }
+        match result {
+            Err(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    /// Writes to a place; returns the number of bytes that were written, which are fewer if the host refuses the rest.
+    pub(super) fn write(&mut self, number: u32, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.require_changes()?;
+        self.ready(number, Use::Write)?;
+        self.clear_hidden(number, offset)?;
+        let done = self.write_by(number, Use::Write, offset, bytes)?;
+        if let Some(file) = self.files.get_mut(number.into()) {
+            let end = offset + done as u64;
+            file.hidden = (file.hidden.0.max(end), file.hidden.1.max(end));
+        }
+        Ok(done)
+    }
+
+    /// Writes to the end; returns the number of bytes that were written, and the place behind them as far as it is
+    /// known.
+    pub(super) fn append(&mut self, number: u32, bytes: &[u8]) -> Result<(usize, u64), Errno> {
+        self.require_changes()?;
+        let (known, _) = self.look(number)?;
+        let count = match file_of(&self.files, number)?.is_nameless {
+            // Bytes that are hidden here are the end for the host.
+            true => self.write(number, known.size, bytes)?,
+            false => {
+                self.ready(number, Use::Append)?;
+                self.write_by(number, Use::Append, known.size, bytes)?
+            }
+        };
+        Ok((count, known.size + count as u64))
+    }
+
+    fn write_by(&mut self, number: u32, of: Use, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        let file = self.files.get_mut(number.into()).ok_or(Errno::EIO)?;
+        file.was_written = true;
+        let open = file.opened(of).ok_or(Errno::EIO)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.folder.write(open, offset + done as u64, &bytes[done..]) {
                 Ok(count) => done += count,
                 Err(error) if done == 0 => return Err(errno_of(error)),
                 Err(_) => break,
             }
         }
+        file.known.size = file.known.size.max(offset + done as u64);
         Ok(done)
     }
 
-    pub(super) fn write(&mut self, number: u32, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        self.require_changes()?;
-        self.opened(number, true)?;
-        let file = self.files.get_mut(number.into()).ok_or(Errno::EIO)?;
-        let (open, _) = file.open.as_ref().ok_or(Errno::EIO)?;
-        file.was_written = true;
-        let mut done = 0;
-        while done < bytes.len() {
-            done += self.folder.write(open, offset + done as u64, &bytes[done..]).map_err(errno_of)?;
+    /// Overwrites bytes with zeros that are hidden behind the end of a file without a name, up to a place to which it
+    /// is written. Each was written by the program before.
+    fn clear_hidden(&mut self, number: u32, up_to: u64) -> Result<(), Errno> {
+        loop {
+            let file = file_of(&self.files, number)?;
+            let (from, to) = (file.hidden.0, file.hidden.1.min(up_to));
+            if !file.is_nameless || from >= to {
+                return Ok(());
+            }
+            let (open, count) = (file.opened(Use::Write).ok_or(Errno::EIO)?, (to - from).min(ZEROS.len() as u64));
+            let done = self.folder.write(open, from, &ZEROS[..count as usize]).map_err(errno_of)?;
+            if let Some(file) = self.files.get_mut(number.into()) {
+                file.hidden.0 = from + done as u64;
+            }
         }
-        if file.is_nameless {
-            file.known.size = file.known.size.max(offset + bytes.len() as u64);
-        }
-        Ok(())
     }
 
     pub(super) fn truncate(&mut self, number: u32, length: u64) -> Result<(), Errno> {
         self.require_changes()?;
+        if !file_of(&self.files, number)?.is_nameless {
+            self.require_path(number)?;
+        }
         let file = self.files.get_mut(number.into()).ok_or(Errno::EIO)?;
-        let change = shared_folder::Change { size: Some(length), ..Default::default() };
-        let held = file.open.as_ref().map(|(open, _)| open).filter(|_| file.is_nameless).unwrap_or(&file.held);
-        self.folder.change(held, &change).map_err(errno_of)?;
+        if file.is_nameless {
+            file.hidden.0 = file.hidden.0.min(length);
+        } else {
+            let change = shared_folder::Change { size: Some(length), ..Default::default() };
+            self.folder.change(&file.held, &change).map_err(errno_of)?;
+            file.was_written = true;
+        }
         file.known.size = length;
-        file.was_written |= file.open.is_some();
         Ok(())
     }
 
@@ -440,6 +730,9 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
 
     pub(super) fn set_attributes(&mut self, number: u32, change: Change) -> Result<Attributes, Errno> {
         self.require_changes()?;
+        if !file_of(&self.files, number)?.is_nameless {
+            self.require_path(number)?;
+        }
         let file = self.files.get_mut(number.into()).ok_or(Errno::EIO)?;
         if file.is_nameless {
             // The host takes the file by its name, which may be another's by now.
@@ -466,14 +759,13 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
     }
 
     pub(super) fn list(&mut self, directory: u32, place: u64, most: usize) -> Result<Vec<Entry>, Errno> {
-        self.opened(directory, false)?;
-        let file = file_of(&self.files, directory)?;
-        let (open, _) = file.open.as_ref().ok_or(Errno::EIO)?;
+        self.ready(directory, Use::Read)?;
+        let open = file_of(&self.files, directory)?.opened(Use::Read).ok_or(Errno::EIO)?;
         let listed = self.folder.list(open, place, most).map_err(errno_of)?;
         let mut entries = Vec::new();
         entries.try_reserve_exact(listed.len()).map_err(|_| Errno::ENOMEM)?;
         entries.extend(listed.into_iter().map(|entry| Entry {
-            inode: short(entry.number),
+            inode: self.by_number.get(entry.number).copied().unwrap_or_else(|| short(entry.number)),
             kind: entry.kind,
             name: entry.name,
             next: entry.next,
@@ -482,25 +774,38 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
         Ok(entries)
     }
 
-    pub(super) fn synchronise(&mut self) -> Result<(), Errno> {
-        self.synchronise_all(false)
+    /// Has the bytes of a file or of all files last, with their attributes or only those that are needed to find them.
+    /// Failures are told to those that have the file open.
+    pub(super) fn synchronise(&mut self, of: Option<u32>, is_of_data: bool) -> Result<(), Errno> {
+        match of {
+            Some(number) => self.synchronise_file(number, is_of_data),
+            None => self.synchronise_all(is_of_data),
+        }
     }
 
-    pub(super) fn synchronise_data(&mut self) -> Result<(), Errno> {
-        self.synchronise_all(true)
+    /// Has the bytes of a file last, whoever has written them. `ESTALE` and other reasons if it cannot be opened.
+    fn synchronise_file(&mut self, number: u32, is_of_data: bool) -> Result<(), Errno> {
+        if file_of(&self.files, number)?.any_opening().is_none() {
+            self.ready(number, Use::Read)?;
+        }
+        let file = self.files.get_mut(number.into()).ok_or(Errno::EIO)?;
+        let open = file.any_opening().ok_or(Errno::EIO)?;
+        let done = self.folder.synchronise(open, is_of_data);
+        file.was_written = done.is_err();
+        if done.is_err() {
+            self.shared.note_failure_of(number);
+        }
+        Ok(())
     }
 
-    /// Has the bytes of all files last that were written.
+    /// Has the bytes of all files last that were written and are in use.
     fn synchronise_all(&mut self, is_of_data: bool) -> Result<(), Errno> {
         self.look_at_usage();
         let (mut from, mut result) = (0, Ok(()));
         while let Some(number) = self.files.first_from(from) {
             from = number + 1;
-            let Some(file) = self.files.get_mut(number).filter(|file| file.was_written) else { continue };
-            if let Some((open, _)) = &file.open {
-                let done = self.folder.synchronise(open, is_of_data).map_err(errno_of);
-                file.was_written = done.is_err();
-                result = result.and(done);
+            if self.files.get(number).is_some_and(|file| file.was_written) {
+                result = result.and(self.synchronise_file(number as u32, is_of_data));
             }
         }
         result
@@ -515,11 +820,372 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
     pub(super) fn unmount(&mut self) -> Result<(), Errno> {
         let result = self.synchronise_all(false);
         while let Some(file) = self.files.first_from(0).and_then(|number| self.files.remove(number)) {
-            if let Some((open, _)) = file.open {
-                self.folder.let_go(open);
-            }
-            self.folder.let_go(file.held);
+            self.release(file);
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use abi_unix::SystemCall;
+    use abi_unix::types::{AT_FDCWD, mapping, open as flag, protection};
+    use shared_folder::wire::kind as message;
+
+    use super::*;
+    use crate::files::host_folder::fake::{count, open, path_of, server, with_folder};
+    use crate::testing::Program;
+
+    const HERE: usize = AT_FDCWD as usize;
+
+    fn write(program: &mut Program, file: usize, bytes: &[u8]) -> Result<usize, Errno> {
+        let place = program.store(bytes);
+        program.call(SystemCall::Write, [file, place, bytes.len()])
+    }
+
+    fn write_at(program: &mut Program, file: usize, bytes: &[u8], at: usize) -> Result<usize, Errno> {
+        let place = program.store(bytes);
+        program.call(SystemCall::WriteAt, [file, place, bytes.len(), at])
+    }
+
+    fn read_at(program: &mut Program, file: usize, at: usize, most: usize) -> Result<Vec<u8>, Errno> {
+        let place = program.place(most);
+        let count = program.call(SystemCall::ReadAt, [file, place, most, at])?;
+        Ok(program.read(place, count))
+    }
+
+    fn close(program: &mut Program, files: &[usize]) {
+        files.iter().for_each(|file| assert_eq!(program.call(SystemCall::Close, [*file]), Ok(0)));
+    }
+
+    fn unlink(program: &mut Program, name: &str) -> Result<usize, Errno> {
+        let path = path_of(program, name);
+        program.call(SystemCall::Unlink, [HERE, path, 0])
+    }
+
+    /// Returns the inode, the number of names and the length.
+    fn status(program: &mut Program, file: usize) -> (u64, u32, u64) {
+        let place = program.place(128);
+        assert_eq!(program.call(SystemCall::Status, [file, place]), Ok(0));
+        (program.read_u64(place + 8), program.read_u32(place + 20), program.read_u64(place + 48))
+    }
+
+    fn map(program: &mut Program, file: usize, length: usize) -> usize {
+        let access = (protection::READ | protection::WRITE) as usize;
+        program.call(SystemCall::Map, [0, length, access, mapping::SHARED as usize, file, 0]).unwrap()
+    }
+
+    fn synchronise(program: &mut Program, file: usize) -> Result<usize, Errno> {
+        program.call(SystemCall::SynchroniseFile, [file])
+    }
+
+    #[test]
+    fn a_file_that_the_host_renames_is_written_on_and_no_other_one_is() {
+        with_folder(|program, host| {
+            fs::write(host.join("log"), "one ").unwrap();
+            let file = open(program, "log", flag::RDWR).unwrap();
+            let end = open(program, "log", flag::WRONLY | flag::APPEND).unwrap();
+            fs::rename(host.join("log"), host.join("old")).unwrap();
+            assert_eq!(write_at(program, file, b"ONE", 0), Ok(3), "there is nothing at the path");
+            assert_eq!(write(program, end, b"two "), Ok(4));
+            fs::write(host.join("log"), "another").unwrap();
+            assert_eq!(write_at(program, file, b"t", 4), Ok(1), "there is another file at the path");
+            assert_eq!(write(program, end, b"three"), Ok(5));
+            assert_eq!(fs::read(host.join("log")).unwrap(), b"another");
+            assert_eq!(fs::read(host.join("old")).unwrap(), b"ONE two three");
+            assert_eq!(read_at(program, file, 0, 64).as_deref(), Ok(&b"ONE two three"[..]));
+            // Changes by the path would be those of the other one.
+            assert_eq!(program.call(SystemCall::Truncate, [file, 1]), Err(Errno::ESTALE));
+            assert_eq!(program.call(SystemCall::ChangeMode, [file, 0o600]), Err(Errno::ESTALE));
+            assert_eq!(fs::read(host.join("log")).unwrap(), b"another");
+            assert_eq!(synchronise(program, file), Ok(0));
+            let other = open(program, "log", flag::RDONLY).unwrap();
+            assert_ne!(status(program, other).0, status(program, file).0);
+            assert_eq!(read_at(program, other, 0, 64).as_deref(), Ok(&b"another"[..]));
+            close(program, &[file, end, other]);
+        });
+    }
+
+    #[test]
+    fn bytes_that_the_host_appends_are_not_written_over() {
+        with_folder(|program, host| {
+            fs::write(host.join("log"), "").unwrap();
+            let end = open(program, "log", flag::WRONLY | flag::APPEND).unwrap();
+            assert_eq!(write(program, end, b"one "), Ok(4));
+            fs::rename(host.join("log"), host.join("old")).unwrap();
+            let text = fs::read_to_string(host.join("old")).unwrap();
+            fs::write(host.join("old"), text + "by the host ").unwrap();
+            assert_eq!(write(program, end, b"two"), Ok(3));
+            assert_eq!(fs::read_to_string(host.join("old")).unwrap(), "one by the host two");
+            close(program, &[end]);
+        });
+    }
+
+    #[test]
+    fn a_page_without_a_store_is_never_written() {
+        with_folder(|program, host| {
+            let path = host.join("file");
+            fs::write(&path, [1; 3 * 4096]).unwrap();
+            let file = open(program, "file", flag::RDWR).unwrap();
+            let start = map(program, file, 3 * 4096);
+            program.write(start + 4096, b"store");
+            // The host changes all pages meanwhile.
+            fs::write(&path, [2; 3 * 4096]).unwrap();
+            let before = count(message::WRITE);
+            assert_eq!(synchronise(program, file), Ok(0));
+            assert_eq!(count(message::WRITE), before + 1);
+            let found = fs::read(&path).unwrap();
+            assert!(found[..4096].iter().chain(&found[2 * 4096..]).all(|byte| *byte == 2));
+            assert_eq!(&found[4096..4103], b"store\x01\x01");
+            // Again, and at the end of the mapping.
+            fs::write(&path, [3; 3 * 4096]).unwrap();
+            assert_eq!(synchronise(program, file), Ok(0));
+            assert_eq!(program.call(SystemCall::Unmap, [start, 3 * 4096]), Ok(0));
+            assert_eq!(synchronise(program, file), Ok(0));
+            assert_eq!(count(message::WRITE), before + 1);
+            assert_eq!(fs::read(&path).unwrap(), [3; 3 * 4096]);
+            close(program, &[file]);
+        });
+    }
+
+    #[test]
+    fn writes_and_cuts_of_mapped_pages_are_no_stores() {
+        with_folder(|program, host| {
+            let path = host.join("file");
+            fs::write(&path, [1; 2 * 4096]).unwrap();
+            let file = open(program, "file", flag::RDWR).unwrap();
+            let start = map(program, file, 2 * 4096);
+            assert_eq!(write_at(program, file, b"written", 100), Ok(7));
+            assert_eq!(program.call(SystemCall::Truncate, [file, 5000]), Ok(0));
+            assert_eq!(program.read(start + 100, 7), b"written");
+            assert_eq!(program.read(start + 5000, 7), [0; 7]);
+            let before = count(message::WRITE);
+            fs::write(&path, [2; 5000]).unwrap();
+            assert_eq!(synchronise(program, file), Ok(0));
+            assert_eq!(count(message::WRITE), before);
+            program.write(start + 200, b"stored");
+            assert_eq!(write_at(program, file, b"more", 300), Ok(4));
+            assert_eq!(synchronise(program, file), Ok(0));
+            let found = fs::read(&path).unwrap();
+            assert_eq!((&found[200..206], &found[300..304], found.len()), (&b"stored"[..], &b"more"[..], 5000));
+            // A file that the host has made shorter stays so.
+            program.write(start + 4096, b"behind");
+            fs::write(&path, [4; 10]).unwrap();
+            assert_eq!(synchronise(program, file), Ok(0));
+            assert_eq!(fs::read(&path).unwrap(), [4; 10]);
+            assert_eq!(program.call(SystemCall::Unmap, [start, 2 * 4096]), Ok(0));
+            close(program, &[file]);
+        });
+    }
+
+    #[test]
+    fn a_second_mapping_has_the_bytes_of_its_time() {
+        with_folder(|program, host| {
+            let path = host.join("file");
+            fs::write(&path, [1; 8192]).unwrap();
+            let file = open(program, "file", flag::RDWR).unwrap();
+            let first = map(program, file, 8192);
+            program.write(first + 4096, b"store");
+            // Pages of another mapping are kept.
+            fs::write(&path, [2; 8193]).unwrap();
+            let second = map(program, file, 8192);
+            assert_eq!((program.read(second, 1), program.read(second + 4096, 5)), (std::vec![1], b"store".to_vec()));
+            for mapped in [first, second] {
+                assert_eq!(program.call(SystemCall::Unmap, [mapped, 8192]), Ok(0));
+            }
+            let third = map(program, file, 8192);
+            assert_eq!(program.read(third, 2), [2, 2]);
+            assert_eq!(program.read(third + 4096, 6), b"store\x01");
+            assert_eq!(fs::read(&path).unwrap()[4096..4101], *b"store", "before the pages were read again");
+            assert_eq!(program.call(SystemCall::Unmap, [third, 8192]), Ok(0));
+            fs::write(&path, [5; 8192]).unwrap();
+            let fourth = map(program, file, 8192);
+            assert_eq!((program.read(fourth, 1), program.read(fourth + 4096, 5)), (std::vec![5], std::vec![5; 5]));
+            assert_eq!(program.call(SystemCall::Unmap, [fourth, 8192]), Ok(0));
+            close(program, &[file]);
+        });
+    }
+
+    #[test]
+    fn bytes_beside_a_mapping_are_read_from_the_host() {
+        with_folder(|program, host| {
+            let path = host.join("file");
+            fs::write(&path, [1; 8192]).unwrap();
+            let file = open(program, "file", flag::RDWR).unwrap();
+            let mapped = map(program, file, 4096);
+            program.write(mapped, b"store");
+            assert_eq!(read_at(program, file, 4096, 3), Ok(std::vec![1; 3]));
+            fs::write(&path, [2; 8192]).unwrap();
+            assert_eq!(read_at(program, file, 4096, 3), Ok(std::vec![2; 3]));
+            assert_eq!(read_at(program, file, 0, 5).as_deref(), Ok(&b"store"[..]));
+            assert_eq!(synchronise(program, file), Ok(0));
+            fs::write(&path, [3; 8192]).unwrap();
+            assert_eq!(read_at(program, file, 0, 5), Ok(std::vec![3; 5]), "nothing was stored since");
+            assert_eq!(program.call(SystemCall::Unmap, [mapped, 4096]), Ok(0));
+            close(program, &[file]);
+        });
+    }
+
+    #[test]
+    fn a_file_without_a_name_has_its_length_and_its_zeros() {
+        with_folder(|program, host| {
+            let file = open(program, "file", flag::CREAT | flag::RDWR).unwrap();
+            assert_eq!(write(program, file, &[7; 100]), Ok(100));
+            assert_eq!(unlink(program, "file"), Ok(0));
+            // Another one gets the name.
+            fs::write(host.join("file"), [9; 50]).unwrap();
+            assert_eq!(program.call(SystemCall::Truncate, [file, 10]), Ok(0));
+            assert_eq!(read_at(program, file, 0, 200), Ok(std::vec![7; 10]));
+            assert_eq!(program.call(SystemCall::Truncate, [file, 60]), Ok(0));
+            let zeros = |from: usize, to: usize| std::vec![0; to - from];
+            assert_eq!(read_at(program, file, 0, 200), Ok([std::vec![7; 10], zeros(10, 60)].concat()));
+            assert_eq!(write_at(program, file, &[8; 5], 30), Ok(5));
+            let expected = [std::vec![7; 10], zeros(10, 30), std::vec![8; 5], zeros(35, 60)].concat();
+            assert_eq!(read_at(program, file, 0, 200), Ok(expected.clone()));
+            let end = program.store(&[6; 20]);
+            assert_eq!(program.call(SystemCall::Seek, [file, 80, 0]), Ok(80));
+            assert_eq!(program.call(SystemCall::Write, [file, end, 20]), Ok(20));
+            let expected = [expected, zeros(60, 80), std::vec![6; 20]].concat();
+            assert_eq!(read_at(program, file, 0, 200), Ok(expected));
+            assert_eq!((status(program, file).1, status(program, file).2), (0, 100));
+            assert_eq!(fs::read(host.join("file")).unwrap(), [9; 50]);
+            close(program, &[file]);
+        });
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_keeps_its_name() {
+        with_folder(|program, host| {
+            fs::write(host.join("file"), "bytes").unwrap();
+            let path = path_of(program, "file");
+            // It is in use, and was never opened there.
+            let volume = crate::files::volume::all().pop().unwrap();
+            let account = program.process().account.clone();
+            let root = volume.submit(&account, 0, crate::files::volume::VolumeRequest::Root).unwrap();
+            program.sleep_ns(1_000_000);
+            let core::task::Poll::Ready(Ok(crate::files::volume::VolumeAnswer::File(root, _))) =
+                root.poll(core::task::Waker::noop())
+            else {
+                panic!("the root is there");
+            };
+            let look = crate::files::volume::VolumeRequest::LookUp(root, b"file".to_vec());
+            let found = volume.submit(&account, 0, look).unwrap();
+            program.sleep_ns(1_000_000);
+            let found = found.poll(core::task::Waker::noop());
+            assert!(matches!(&found, core::task::Poll::Ready(Ok(_))));
+            server(|server| server.refuses.insert(message::OPEN, 13));
+            assert_eq!(program.call(SystemCall::Unlink, [HERE, path, 0]), Err(Errno::EACCES));
+            server(|server| server.refuses.clear());
+            assert_eq!(fs::read(host.join("file")).unwrap(), b"bytes");
+            assert_eq!(program.call(SystemCall::Unlink, [HERE, path, 0]), Ok(0));
+            drop((found, volume));
+            program.sleep_ns(1_000_000);
+        });
+    }
+
+    #[test]
+    fn a_name_that_goes_does_not_move_the_other_one() {
+        with_folder(|program, host| {
+            fs::write(host.join("one"), "bytes").unwrap();
+            fs::hard_link(host.join("one"), host.join("two")).unwrap();
+            let file = open(program, "one", flag::RDWR).unwrap();
+            assert_eq!(unlink(program, "two"), Ok(0));
+            assert_eq!(program.call(SystemCall::ChangeMode, [file, 0o600]), Ok(0));
+            assert_eq!(fs::metadata(host.join("one")).unwrap().mode() & 0o777, 0o600);
+            assert_eq!((status(program, file).1, status(program, file).2), (1, 5));
+            // The name by which it is held goes, and the other one is found.
+            fs::hard_link(host.join("one"), host.join("two")).unwrap();
+            assert_eq!(unlink(program, "one"), Ok(0));
+            assert_eq!(write_at(program, file, b"B", 0), Ok(1));
+            assert_eq!(program.call(SystemCall::ChangeMode, [file, 0o640]), Err(Errno::ESTALE));
+            let other = open(program, "two", flag::RDONLY).unwrap();
+            assert_eq!(status(program, other).0, status(program, file).0);
+            assert_eq!(program.call(SystemCall::ChangeMode, [file, 0o640]), Ok(0));
+            assert_eq!(fs::read(host.join("two")).unwrap(), b"Bytes");
+            close(program, &[file, other]);
+        });
+    }
+
+    #[test]
+    fn every_synchronisation_is_sent_and_fails_for_its_file_alone() {
+        with_folder(|program, host| {
+            let file = open(program, "file", flag::CREAT | flag::RDWR).unwrap();
+            assert_eq!(write(program, file, b"bytes"), Ok(5));
+            close(program, &[file]);
+            let directory = open(program, ".", flag::DIRECTORY).unwrap();
+            fs::write(host.join("other"), "").unwrap();
+            let [file, again] = [(); 2].map(|()| open(program, "file", flag::RDONLY).unwrap());
+            let other = open(program, "other", flag::WRONLY).unwrap();
+            assert_eq!(write(program, other, b"bytes"), Ok(5));
+            for (number, synchronised) in [file, directory, other].into_iter().enumerate() {
+                assert_eq!(synchronise(program, synchronised), Ok(0));
+                assert_eq!(count(message::SYNCHRONISE), number + 1);
+            }
+            server(|server| server.refuses.insert(message::SYNCHRONISE, 5));
+            assert_eq!(synchronise(program, file), Err(Errno::EIO));
+            server(|server| server.refuses.clear());
+            // Once for each open file of it.
+            assert_eq!((synchronise(program, again), synchronise(program, again)), (Err(Errno::EIO), Ok(0)));
+            assert_eq!((synchronise(program, file), synchronise(program, other)), (Ok(0), Ok(0)));
+            assert_eq!(program.call(SystemCall::SynchroniseFileSystem, [directory]), Err(Errno::EIO));
+            assert_eq!(program.call(SystemCall::SynchroniseFileSystem, [directory]), Ok(0));
+            close(program, &[directory, file, again, other]);
+        });
+    }
+
+    #[test]
+    fn a_write_that_is_partly_done_tells_how_far() {
+        with_folder(|program, host| {
+            let file = open(program, "file", flag::CREAT | flag::RDWR).unwrap();
+            server(|server| server.room = Some(1000));
+            assert_eq!(write(program, file, &[5; 3000]), Ok(1000));
+            assert_eq!(write(program, file, &[5; 3000]), Err(Errno::ENOSPC));
+            let end = open(program, "file", flag::WRONLY | flag::APPEND | flag::SYNC).unwrap();
+            server(|server| server.room = Some(10));
+            assert_eq!(write(program, end, &[6; 3000]), Ok(10));
+            server(|server| server.room = None);
+            assert_eq!(write(program, file, b"end"), Ok(3), "behind the bytes that were written");
+            let found = fs::read(host.join("file")).unwrap();
+            assert_eq!((found.len(), &found[1000..1003], found[1009]), (1010, &b"end"[..], 6));
+            close(program, &[file, end]);
+        });
+    }
+
+    #[test]
+    fn a_file_is_there_once() {
+        with_folder(|program, host| {
+            // Files whose numbers here are the same at first: the answers are changed so.
+            fn collide(asked: u8, answer: &mut [u8]) {
+                let places: &[usize] = match asked {
+                    _ if answer[4] == message::REFUSED => &[],
+                    message::WALK if answer.len() > 9 => &[9 + 5],
+                    message::OPEN | message::CREATE => &[7 + 5],
+                    message::ATTRIBUTES => &[15 + 5],
+                    _ => &[],
+                };
+                for place in places {
+                    let number = u64::from_le_bytes(answer[*place..place + 8].try_into().unwrap());
+                    // The sum of both halves is the same for all.
+                    let other = number << 32 | (number ^ 0x1234_5678) & 0xffff_ffff;
+                    answer[*place..place + 8].copy_from_slice(&other.to_le_bytes());
+                }
+            }
+            server(|server| server.changes = Some(collide));
+            for name in ["one", "two"] {
+                fs::write(host.join(name), name).unwrap();
+            }
+            let one = open(program, "one", flag::RDWR).unwrap();
+            let two = open(program, "two", flag::RDWR).unwrap();
+            let numbers = (status(program, one).0, status(program, two).0);
+            assert_eq!(numbers.1, numbers.0 + 1, "the next one");
+            close(program, &[one]);
+            program.sleep_ns(1_000_000);
+            let again = open(program, "two", flag::RDONLY).unwrap();
+            assert_eq!(status(program, again).0, numbers.1);
+            close(program, &[two, again]);
+        });
     }
 }

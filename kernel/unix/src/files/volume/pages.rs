@@ -18,6 +18,11 @@
 //! several comparisons of a file may be under way. Rejected: faults at the first
 //! store of each page, which would have to be armed again in every address space after each writing.
 //!
+//! # Files of the host
+//! Others change a file of the host meanwhile. So its pages have *notes*, checksums of their bytes when they were read
+//! or written last: a page that is as noted was not stored to, and is never written. A page that was read before the
+//! file changed on the host is *stale*: it is read again for the next mapping, unless others have it mapped.
+//!
 //! # Memory
 //! The pages are the machine's, as those of disks: they have a limit, and those that are as on the volume are given
 //! back when memory is short, the ones first that were not used since the last look (*clock*). A file that is mapped
@@ -28,6 +33,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -51,6 +57,8 @@ pub(super) const EXPIRES_NS: u64 = 30_000_000_000;
 const GROUPS_AT_A_TIME: usize = 64;
 /// Pages of a group.
 const GROUP: u64 = u64::BITS as u64;
+
+static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// Bytes of the pages of all files, with their records in the objects.
 static CACHED: AtomicUsize = AtomicUsize::new(0);
@@ -133,6 +141,8 @@ struct Marks {
     stored: u64,
     /// It was used since the last look for pages to give back.
     used: u64,
+    /// It was read before the file changed on the host.
+    stale: u64,
 }
 
 /// The pages that stay when some are given back.
@@ -154,6 +164,23 @@ pub(super) struct ChangedPiece {
     pub(super) is_changed: bool,
     /// Whether they have their blocks.
     pub(super) is_placed: bool,
+    /// The note of the bytes, of a page of the host.
+    pub(super) note: Option<u64>,
+}
+
+/// Returns the note of a page's bytes: a change of a few words is sure to be another one, any other change nearly so.
+fn note_of(bytes: &[u8; PAGE_SIZE]) -> u64 {
+    bytes.as_chunks::<8>().0.iter().fold(0, |note, word| {
+        let mixed = (note ^ u64::from_le_bytes(*word)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+    })
+}
+
+/// Returns a copy of a page's bytes.
+fn copy_of(frame: &SharedFrame) -> [u8; PAGE_SIZE] {
+    let mut copy = [0; PAGE_SIZE];
+    frame.read(0, &mut copy);
+    copy
 }
 
 /// Returns the group of a page, and its bit there.
@@ -179,9 +206,105 @@ pub(super) struct CachedPages {
     pub(super) payer: u32,
     /// The group at which the next look for pages to give back begins.
     hand: u64,
+    /// The notes of the pages of each group, for a file of the host.
+    notes: Option<Ordered<Vec<u64>>>,
 }
 
 impl CachedPages {
+    /// Makes the pages of a file of the host.
+    pub(super) fn of_host() -> CachedPages {
+        let mut pages = CachedPages::default();
+        pages.notes = Some(Ordered::default());
+        pages
+    }
+
+    fn known_note(&self, page: u64) -> Option<u64> {
+        let of_group = self.notes.as_ref()?.get(page / GROUP)?;
+        of_group.get((page % GROUP) as usize).copied()
+    }
+
+    /// Notes that a page has these bytes on the host.
+    pub(super) fn note(&mut self, page: u64, note: u64) {
+        let of_group = self.notes.as_mut().and_then(|notes| notes.get_mut(page / GROUP));
+        if let Some(place) = of_group.and_then(|of_group| of_group.get_mut((page % GROUP) as usize)) {
+            *place = note;
+        }
+    }
+
+    /// Makes room for the notes of a page's group.
+    fn make_room_for_notes(&mut self, page: u64) -> Result<(), OutOfMemory> {
+        let Some(notes) = self.notes.as_mut().filter(|notes| notes.get(page / GROUP).is_none()) else { return Ok(()) };
+        let mut of_group = Vec::new();
+        of_group.try_reserve_exact(GROUP as usize).map_err(|_| OutOfMemory)?;
+        of_group.resize(GROUP as usize, 0);
+        notes.insert(page / GROUP, of_group).map(drop).map_err(|_| OutOfMemory)
+    }
+
+    fn forget_group(&mut self, group: u64) {
+        self.marks.remove(group);
+        if let Some(notes) = &mut self.notes {
+            notes.remove(group);
+        }
+    }
+
+    /// Writes bytes to a page that is there, which the host has, too. Stores of programs, also those at this moment,
+    /// are still seen by the note.
+    pub(super) fn write_known(&mut self, page: u64, within: usize, bytes: &[u8]) {
+        let Some(frame) = self.page(page) else { return };
+        if let Some(known) = self.known_note(page) {
+            let mut copy = copy_of(&frame);
+            if note_of(&copy) == known {
+                copy[within..within + bytes.len()].copy_from_slice(bytes);
+                self.note(page, note_of(&copy));
+            }
+        }
+        frame.write(within, bytes);
+    }
+
+    /// Brings a stale page to its present bytes on the host.
+    pub(super) fn renew(&mut self, page: u64, bytes: &[u8; PAGE_SIZE]) {
+        let (group, bit) = place_of(page);
+        if let Some(marks) = self.marks.get_mut(group) {
+            marks.stale &= !bit;
+        }
+        if let Some(frame) = self.page(page) {
+            self.note(page, note_of(bytes));
+            frame.write(0, bytes);
+        }
+    }
+
+    /// Whether a page is there as the file is now.
+    pub(super) fn has_fresh(&self, page: u64) -> bool {
+        let (group, bit) = place_of(page);
+        self.marks.get(group).is_some_and(|marks| marks.present & !marks.stale & bit != 0)
+    }
+
+    /// Returns a page of the host to which programs have stored what was not written.
+    pub(super) fn stored_page(&mut self, page: u64) -> Option<SharedFrame> {
+        let (group, bit) = place_of(page);
+        self.marks.get(group).filter(|marks| marks.stored & bit != 0)?;
+        let (frame, known) = (self.page(page)?, self.known_note(page));
+        (known != Some(note_of(&copy_of(&frame)))).then_some(frame)
+    }
+
+    /// Whether there are no pages.
+    pub(super) fn is_empty(&self) -> bool {
+        self.marks.is_empty()
+    }
+
+    /// Whether nothing has the pages but these and the one mapping that is being made.
+    pub(super) fn is_for_one(&self) -> bool {
+        self.object.as_ref().is_none_or(|object| Arc::strong_count(object) <= 2)
+    }
+
+    /// Notes that the pages of a group from this one on are stale; returns the group to go on with.
+    pub(super) fn spoil(&mut self, from: u64) -> Option<u64> {
+        let group = self.marks.first_from(from)?;
+        let marks = self.marks.get_mut(group)?;
+        marks.stale = marks.present;
+        Some(group + 1)
+    }
+
     /// Returns a page, if it is there.
     pub(super) fn page(&mut self, page: u64) -> Option<SharedFrame> {
         let (group, bit) = place_of(page);
@@ -203,13 +326,13 @@ impl CachedPages {
         self.marks.get(group).is_some_and(|marks| marks.present & bit != 0)
     }
 
-    /// Whether all pages of a range are there.
+    /// Whether all pages of a range are there as the file is now.
     pub(super) fn has_all(&self, pages: Range<u64>) -> bool {
         let mut next = pages.start;
         while next < pages.end {
             let (group, end) = (next / GROUP, pages.end.min((next / GROUP + 1) * GROUP));
             let wanted = u64::MAX >> (GROUP - (end - next)) << (next % GROUP);
-            if self.marks.get(group).is_none_or(|marks| marks.present & wanted != wanted) {
+            if self.marks.get(group).is_none_or(|marks| marks.present & !marks.stale & wanted != wanted) {
                 return false;
             }
             next = end;
@@ -261,10 +384,14 @@ impl CachedPages {
         if self.marks.get(group).is_none() {
             self.marks.insert(group, Marks::default()).map_err(|_| OutOfMemory)?;
         }
-        self.object().enter(page as usize, frame)?;
+        self.make_room_for_notes(page)?;
+        let frame = self.object().enter(page as usize, frame)?;
         if let Some(marks) = self.marks.get_mut(group) {
             marks.present |= bit;
             marks.used |= bit;
+        }
+        if self.notes.is_some() {
+            self.note(page, note_of(&copy_of(&frame)));
         }
         if self.mappings > 0 {
             self.store(page..page + 1);
@@ -310,21 +437,29 @@ impl CachedPages {
             first = (group + 1) * GROUP;
             seen += 1;
             if seen == GROUPS_AT_A_TIME {
-                return Some(ChangedPiece { first, count: 0, is_changed: true, is_placed: true });
+                return Some(ChangedPiece { first, count: 0, is_changed: true, is_placed: true, note: None });
             }
         }
         let is_last_comparison = self.mappings == 0;
         let (group, bit) = place_of(first);
         let marks = self.marks.get_mut(group)?;
-        let mut piece =
-            ChangedPiece { first, count: 1, is_changed: marks.changed & bit != 0, is_placed: marks.placed & bit != 0 };
+        let (is_changed, is_placed) = (marks.changed & bit != 0, marks.placed & bit != 0);
+        let mut piece = ChangedPiece { first, count: 1, is_changed, is_placed, note: None };
         if !piece.is_changed {
             if is_last_comparison {
                 marks.stored &= !bit;
                 self.stored -= 1;
             }
             if let Some(frame) = self.page(first) {
-                frame.read(0, &mut buffer[..PAGE_SIZE]);
+                let copy = copy_of(&frame);
+                buffer[..PAGE_SIZE].copy_from_slice(&copy);
+                if let Some(known) = self.known_note(first) {
+                    let note = note_of(&copy);
+                    if note == known {
+                        return Some(ChangedPiece { first: first + 1, count: 0, ..piece });
+                    }
+                    piece.note = Some(note);
+                }
             }
             return Some(piece);
         }
@@ -353,13 +488,8 @@ impl CachedPages {
     /// Fills a page that is there with zeros from a byte of the file on.
     pub(super) fn clear_behind(&mut self, byte: u64) {
         let (page, within) = (byte / PAGE_SIZE as u64, byte as usize % PAGE_SIZE);
-        if within > 0
-            && let Some(frame) = self.page(page)
-        {
-            let mut at = within;
-            while at < PAGE_SIZE {
-                at += frame.write(at, &[0; 256]);
-            }
+        if within > 0 {
+            self.write_known(page, within, &ZEROS[within..]);
         }
     }
 
@@ -374,6 +504,7 @@ impl CachedPages {
         let unchanged = (marks.changed & gone).count_ones() as usize;
         marks.placed &= kept;
         marks.changed &= kept;
+        marks.stale &= kept;
         // Stores of programs behind the end are nobody's, until the file is longer.
         match self.object.as_mut().map(Arc::get_mut) {
             Some(Some(object)) => {
@@ -382,11 +513,18 @@ impl CachedPages {
                 marks.present &= kept;
                 marks.stored &= kept;
                 if marks.present == 0 {
-                    self.marks.remove(group);
                     object.trim((group * GROUP) as usize);
+                    self.forget_group(group);
                 }
             }
-            _ => bits(gone).filter_map(|bit| self.page(group * GROUP + bit)).for_each(|frame| frame.zero()),
+            _ => {
+                for page in bits(gone).map(|bit| group * GROUP + bit) {
+                    self.note(page, note_of(&ZEROS));
+                    if let Some(frame) = self.page(page) {
+                        frame.zero();
+                    }
+                }
+            }
         }
         self.unchanged(unchanged);
         Some(group + 1)
@@ -410,16 +548,18 @@ impl CachedPages {
             marks.used = 0;
             marks.present &= !gone;
             marks.placed &= !gone;
+            marks.stale &= !gone;
             let is_empty = marks.present == 0;
-            if is_empty {
-                self.marks.remove(group);
-            }
             for bit in bits(gone) {
                 drop(object.take((group * GROUP + bit) as usize));
                 given += 1;
             }
             if is_empty {
                 object.trim((group * GROUP) as usize);
+                self.marks.remove(group);
+                if let Some(notes) = &mut self.notes {
+                    notes.remove(group);
+                }
             }
         }
         Some(given)
