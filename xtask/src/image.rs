@@ -73,6 +73,96 @@ fn make_with(image: &Path, bytes: u64, folder: Option<&Path>, options: &str) -> 
     Ok(())
 }
 
+/// A table of partitions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    /// As on a PC of the time before EFI.
+    Mbr,
+    /// EFI's.
+    Gpt,
+}
+
+/// Bytes of a sector, and of the room before the first partition and of that: with what they are placed by Linux.
+const SECTOR: usize = 512;
+const ALIGNMENT: u64 = 1 << 20;
+
+/// Makes an image of a disk with two partitions: one of zeros, and one with the volume of another image.
+///
+/// # Errors
+///
+/// One of the two cannot be read or written.
+pub fn make_partitioned(disk: &Path, table: Table, volume: &Path) -> anyhow::Result<()> {
+    let contents = std::fs::read(volume).with_context(|| format!("cannot read {}", volume.display()))?;
+    let (first, second) = (ALIGNMENT / SECTOR as u64, 2 * ALIGNMENT / SECTOR as u64);
+    let end = second + contents.len() as u64 / SECTOR as u64;
+    let head = match table {
+        Table::Mbr => record(&[(0x83, first, second), (0x83, second, end)]),
+        Table::Gpt => gpt(&[(first, second), (second, end)], end),
+    };
+    let cannot = || format!("cannot write {}", disk.display());
+    let file = File::create(disk).with_context(cannot)?;
+    file.write_all_at(&head, 0).with_context(cannot)?;
+    file.write_all_at(&contents, 2 * ALIGNMENT).with_context(cannot)?;
+    file.set_len(end * SECTOR as u64 + ALIGNMENT).with_context(cannot)
+}
+
+/// Takes the volume out of an image that [`make_partitioned`] has made.
+///
+/// # Errors
+///
+/// One of the two cannot be read or written.
+pub fn take_volume(disk: &Path, volume: &Path) -> anyhow::Result<()> {
+    let contents = std::fs::read(disk).with_context(|| format!("cannot read {}", disk.display()))?;
+    let part = &contents[2 * ALIGNMENT as usize..contents.len() - ALIGNMENT as usize];
+    std::fs::write(volume, part).with_context(|| format!("cannot write {}", volume.display()))
+}
+
+/// Returns the first sector of a disk with partitions of these kinds, from a first sector up to another.
+fn record(partitions: &[(u8, u64, u64)]) -> Vec<u8> {
+    let mut sector = vec![0; SECTOR];
+    for (number, (kind, start, end)) in partitions.iter().enumerate() {
+        let entry = &mut sector[446 + 16 * number..][..16];
+        entry[4] = *kind;
+        entry[8..12].copy_from_slice(&(*start as u32).to_le_bytes());
+        entry[12..16].copy_from_slice(&((end - start) as u32).to_le_bytes());
+    }
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+/// Returns the first sectors of a disk with these partitions, which end before a sector.
+fn gpt(partitions: &[(u64, u64)], end: u64) -> Vec<u8> {
+    const ENTRIES: usize = 128;
+    const ENTRY: usize = 128;
+    let mut table = vec![0; ENTRIES * ENTRY];
+    for (number, (start, end)) in partitions.iter().enumerate() {
+        let entry = &mut table[number * ENTRY..][..ENTRY];
+        // The kind of Linux's files, and a name of its own.
+        let kind = 0x0fc6_3daf_8483_4772_8e79_3d69_d847_7de4_u128;
+        entry[..16].copy_from_slice(&kind.to_be_bytes());
+        entry[16] = number as u8 + 1;
+        entry[32..40].copy_from_slice(&start.to_le_bytes());
+        entry[40..48].copy_from_slice(&(end - 1).to_le_bytes());
+    }
+    let mut header = vec![0; SECTOR];
+    header[..8].copy_from_slice(b"EFI PART");
+    let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+    put(8, &0x1_0000_u32.to_le_bytes());
+    put(12, &92_u32.to_le_bytes());
+    // Its own sector, the usable ones, the table, and its number and size of entries.
+    put(24, &1_u64.to_le_bytes());
+    put(40, &(2 + (ENTRIES * ENTRY / SECTOR) as u64).to_le_bytes());
+    put(48, &(end - 1).to_le_bytes());
+    put(72, &2_u64.to_le_bytes());
+    put(80, &(ENTRIES as u32).to_le_bytes());
+    put(84, &(ENTRY as u32).to_le_bytes());
+    put(88, &crc32fast::hash(&table).to_le_bytes());
+    let checksum = crc32fast::hash(&header[..92]);
+    header[16..20].copy_from_slice(&checksum.to_le_bytes());
+    let protective = record(&[(0xee, 1, u64::from(u32::MAX))]);
+    [protective, header, table].concat()
+}
+
 /// Has `e2fsck` look at an image.
 ///
 /// # Errors

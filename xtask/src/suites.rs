@@ -622,6 +622,7 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
             POWER_CUTS_OF_A_VOLUME => short.push(on_all_harts.part(name, Boots::volume_cuts)),
             RANDOM_CUTS => short.push(on_all_harts.part(name, Boots::random_cuts)),
             ROOT_ON_A_DISK | ROOT_BEHIND_PCI => short.extend(roots(boots, arguments, name)),
+            PARTITIONS => short.push(on_all_harts.part(name, Boots::partitions)),
             "restart" => short.push(on_all_harts.part(name, Boots::restart)),
             "status of the shell" => short.push(on_all_harts.part(name, Boots::status)),
             "backtraces of programs" => short.push(on_all_harts.part(name, Boots::backtraces)),
@@ -998,7 +999,7 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 20] = [
+const PARTS: [&str; 21] = [
     FAILING_ALLOCATIONS,
     "power cut",
     HOST_FOLDER,
@@ -1006,6 +1007,7 @@ const PARTS: [&str; 20] = [
     RANDOM_CUTS,
     ROOT_ON_A_DISK,
     ROOT_BEHIND_PCI,
+    PARTITIONS,
     "restart",
     "status of the shell",
     "backtraces of programs",
@@ -1056,6 +1058,9 @@ const ON_A_ROOT: [&str; 12] = [
 const ROOT_BEHIND_PCI: &str = "root behind PCI";
 const BEHIND_PCI: [&str; 4] = ["ext4::", "network::", "random::", "file::vectors"];
 
+/// The part with disks that have tables of partitions.
+const PARTITIONS: &str = "partitions";
+
 /// Bytes of a disk that is the root.
 const ROOT_SIZE: u64 = 128 << 20;
 
@@ -1075,7 +1080,9 @@ fn is_meant(filter: Option<&str>, part: &str) -> bool {
 fn unsuited(board: &Board, part: &str) -> Option<String> {
     let lacks = |part| board.lacks.contains(&part);
     match part {
-        "power cut" | POWER_CUTS_OF_A_VOLUME | RANDOM_CUTS | ROOT_ON_A_DISK if lacks(board::Equipment::Disk) => {
+        "power cut" | POWER_CUTS_OF_A_VOLUME | RANDOM_CUTS | ROOT_ON_A_DISK | PARTITIONS
+            if lacks(board::Equipment::Disk) =>
+        {
             Some("the board has no disk".into())
         }
         HOST_FOLDER if lacks(board::Equipment::Disk) => Some("the board cannot be given a folder".into()),
@@ -1598,6 +1605,59 @@ impl Boots<'_> {
         guest.end();
         image::check(&root).context("the root after the end of the machine")?;
         Ok(found)
+    }
+
+    /// Mounts volumes in partitions of two disks, one with each kind of table, and more that a list of file systems
+    /// says, and looks at the volumes after the end of the machine.
+    fn partitions(&self, log: &Path, show: Show) -> Found {
+        if !image::tools_are_there() {
+            show("left out: e2fsprogs are not installed");
+            return Ok((Tally::PASSED, Vec::new()));
+        }
+        /// The volumes are in the second partitions; the first ones have none.
+        const TEXT: &str = "mkdir /gpt; mkdir /mbr; mkdir /bound; mkdir /small
+            echo '# device directory kind options' > /etc/fstab
+            echo '/dev/vda2 /gpt ext4 errors=remount-ro 0 2' >> /etc/fstab
+            echo '/dev/vdb2 /mbr ext4 defaults,ro 0 2' >> /etc/fstab
+            echo '/gpt/below /bound none bind,ro 0 0' >> /etc/fstab
+            echo 'none /small tmpfs size=64k 0 0' >> /etc/fstab
+            mount /dev/vda2 /gpt && mkdir /gpt/below && echo early > /gpt/below/note && umount /gpt || exit 3
+            mount -a && mount -a || exit 4
+            cat /bound/note && echo late > /gpt/below/note && cat /bound/note || exit 5
+            echo no > /mbr/x && exit 6; echo no > /bound/x && exit 7
+            mount -o remount,rw /mbr && echo kept > /mbr/note || exit 8
+            mount /dev/vda1 /small && exit 9
+            echo '/dev/vda9 /none ext4' >> /etc/fstab; mount -a && exit 10
+            umount /bound && umount /gpt && umount /mbr || exit 11
+            mount /dev/vda2 /gpt && cat /gpt/below/note && mv /gpt/below/note /gpt/note; exit 42";
+        let volume = log.with_extension("volume");
+        let tables = [(image::Table::Gpt, "gpt"), (image::Table::Mbr, "mbr")];
+        let disks = tables.map(|(_, name)| log.with_extension(name));
+        for ((table, _), disk) in tables.iter().zip(&disks) {
+            image::make(&volume, VOLUME_SIZE, None)?;
+            image::make_partitioned(disk, *table, &volume)?;
+        }
+        let text = TEXT.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+        let line = command_line("shell", &["-c".into(), text])?;
+        let mut configuration = self.context.configuration(&self.products, &self.machine, line);
+        configuration.disks.extend(disks.iter().cloned());
+        let mut guest = Guest::start(&self.toolchain.qemu, &self.context.board, &configuration, log, Echo::LogOnly)?;
+        match guest.wait_for_end(SILENCE_LIMIT) {
+            Err(Failure { kind: FailureKind::EndedBadly { status, .. }, .. }) if status.code() == Some(42) => {}
+            Ok(()) => bail!("the machine ended as if the shell's text had ended before its end"),
+            Err(failure) => return Err(failure.into()),
+        }
+        for (disk, expected) in disks.iter().zip(["late\n", "kept\n"]) {
+            image::take_volume(disk, &volume)?;
+            image::check(&volume).with_context(|| format!("the volume of {}", disk.display()))?;
+            let files = files_of(&volume, &log.with_extension("files"))?;
+            let note = files.get("note").context("the volume has no note")?;
+            if note != expected.as_bytes() {
+                bail!("the note of {} is {:?}", disk.display(), String::from_utf8_lossy(note));
+            }
+        }
+        show("volumes in partitions were mounted by a list, and are whole");
+        Ok((Tally::PASSED, Vec::new()))
     }
 
     /// Lets a program restart the machine, which then starts it again.

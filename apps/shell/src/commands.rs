@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use abi_unix::Counter;
 use abi_unix::types::mounting::flag;
 use abi_unix::types::{mode, signal};
-use command_line::file_systems::{self, ListedFileSystem};
+use command_line::file_systems::{self, Bind, ListedFileSystem, Options};
 use command_line::is_name;
 use cops::Errno;
 use cops::system::{file, process, terminal};
@@ -31,6 +31,8 @@ A command is a program of PATH, a path of one, a tool or a command of the shell:
   jobs       jobs, wait, bg and fg [%JOB] go on in the background or foreground with a job that Ctrl-Z has stopped
   mount DEVICE DIRECTORY [ro]   mounts a volume of ext4 umount DIRECTORY   writes it and takes it away
   mount -a   mounts what /etc/fstab lists, as the first shell does at its start
+  mount --bind FILE PLACE   shows a directory or a file in another place, too; --rbind with all that is mounted below
+  mount -o remount,OPTIONS DIRECTORY   changes a mount: ro, rw; with bind this one alone
   counters   prints the kernel's counters              where [PID]   prints where all workers and coroutines are
 a | b        the output of a is the input of b       a && b, a || b   b if a has succeeded, or failed
 a &          a in the background                     a > f, >> f, < f, 2> f, 2>&1   files for a
@@ -157,16 +159,48 @@ fn change_directory(state: &mut State, arguments: &[String]) -> Result<(), Strin
 fn mount(state: &State, name: &str, arguments: &[String]) -> Result<(), String> {
     let text = |text: &str| CString::new(text).map_err(|_| "a name contains a NUL".to_string());
     state.enter();
-    let (path, done) = match (name, arguments) {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (path, done) = match (name, &arguments[..]) {
         ("umount", [directory]) => (directory, file::unmount(&text(directory)?, 0)),
-        ("mount", [device, directory, how @ ..]) if how.iter().all(|how| how == "ro") => {
+        ("mount", [device, directory, how @ ..]) if how.iter().all(|how| *how == "ro") && !device.starts_with('-') => {
             let flags = if how.is_empty() { 0 } else { flag::READ_ONLY };
             let _ = cops::file::create_dir(directory);
             (device, file::mount_device(&text(device)?, &text(directory)?, c"ext4", flags))
         }
-        _ => return Err("usage: mount DEVICE DIRECTORY [ro], mount -a, umount DIRECTORY".into()),
+        ("mount", ["--bind", source, place]) => (source, bind(source, place, Bind::File, false)),
+        ("mount", ["--rbind", source, place]) => (source, bind(source, place, Bind::All, false)),
+        ("mount", ["-o", options, place]) if Options::of(options).is_remount => (place, remount(place, options)),
+        ("mount", ["-o", options, source, place]) if Options::of(options).bind != Bind::None => {
+            let options = Options::of(options);
+            (source, bind(source, place, options.bind, options.is_read_only))
+        }
+        _ => {
+            return Err("usage: mount DEVICE DIRECTORY [ro], mount --bind FILE PLACE, \
+            mount -o remount,OPTIONS DIRECTORY, mount -a, umount DIRECTORY"
+                .into());
+        }
     };
     done.map_err(|error| alloc::format!("{path}: {error}"))
+}
+
+/// Shows a file in another place, too, perhaps for reading alone.
+fn bind(source: &str, place: &str, bind: Bind, is_read_only: bool) -> Result<(), Errno> {
+    let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
+    let (source, place) = (text(source)?, text(place)?);
+    let flags = if bind == Bind::All { flag::RECURSIVE } else { 0 };
+    file::bind(&source, &place, flags)?;
+    if is_read_only { file::bind(&source, &place, flag::REMOUNT | flag::READ_ONLY) } else { Ok(()) }
+}
+
+/// Changes the mount at a place.
+fn remount(place: &str, options: &str) -> Result<(), Errno> {
+    let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
+    let options = Options::of(options);
+    let flags = flag::REMOUNT | if options.is_read_only { flag::READ_ONLY } else { 0 };
+    match options.bind {
+        Bind::None => file::mount(&text(place)?, c"none", flags, &text(&options.own)?),
+        Bind::File | Bind::All => file::bind(c"none", &text(place)?, flags),
+    }
 }
 
 /// The list of file systems that are mounted at the start.
@@ -194,6 +228,9 @@ fn mount_listed(listed: &ListedFileSystem) -> Result<(), Errno> {
     let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
     let (directory, kind) = (text(&listed.directory)?, text(&listed.kind)?);
     let flags = if listed.is_read_only { flag::READ_ONLY } else { 0 };
+    if listed.bind != Bind::None {
+        return bind(&listed.device, &listed.directory, listed.bind, listed.is_read_only);
+    }
     match listed.device.starts_with('/') {
         true if listed.options.is_empty() => file::mount_device(&text(&listed.device)?, &directory, &kind, flags),
         true => Err(Errno::EINVAL),

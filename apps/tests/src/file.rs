@@ -236,6 +236,19 @@ pub async fn mounts() -> Outcome {
     check_eq!(file.read(alloc::vec![0; 5]).await, (Ok(5), b"above".to_vec()));
     must!(sync::unmount(directory, removal::DETACH));
     check_eq!(must!(cops::file::read_to_string("/tmp/mounts/below").await), "below");
+    // In another place, too.
+    must!(sync::make_directory(c"/tmp/bound", 0o755));
+    must!(sync::bind(directory, c"/tmp/bound", 0));
+    check_eq!(must!(cops::file::read_to_string("/tmp/bound/../bound/below").await), "below");
+    check_eq!(sync::rename(c"/tmp/bound/below", c"/tmp/mounts/above"), Err(Errno::EXDEV));
+    must!(sync::bind(c"none", c"/tmp/bound", flag::REMOUNT | flag::READ_ONLY));
+    check_eq!(cops::file::write("/tmp/bound/new", &b"new"[..]).await.err(), Some(Errno::EROFS));
+    must!(cops::file::write("/tmp/mounts/below", &b"above"[..]).await);
+    check_eq!(must!(cops::file::read_to_string("/tmp/bound/below").await), "above");
+    let list = must!(cops::file::read_to_string("/proc/self/mountinfo").await);
+    check!(list.lines().any(|line| line.contains("/mounts /tmp/bound ro,")), "{list}");
+    must!(sync::unmount(c"/tmp/bound", 0));
+    must!(sync::unlink(c"/tmp/bound", AT_REMOVEDIR));
     check_eq!(file.seek(SeekFrom::Start(0)), Ok(0));
     check_eq!(file.read(alloc::vec![0; 5]).await, (Ok(5), b"above".to_vec()));
     drop(file);

@@ -128,6 +128,16 @@ pub struct DirectoryEntry<'name> {
     pub next: u64,
 }
 
+/// The part of a tree that a mount shows: by default all of it, which may be changed.
+#[derive(Clone, Copy, Default)]
+#[doc(alias = "vfsmount")]
+pub struct Part<'a> {
+    /// The root of a part: its `..` and absolute paths lead out of it ([`Error::Crossing`]). `None` for the tree's own.
+    pub root: Option<&'a Node>,
+    /// Whether operations by this mount change nothing: [`Error::ReadOnly`].
+    pub is_read_only: bool,
+}
+
 /// A node at which a path begins, and the user for whom it is followed: by default user 0.
 #[derive(Clone, Copy)]
 pub struct Base<'a> {
@@ -135,11 +145,21 @@ pub struct Base<'a> {
     pub node: &'a Node,
     /// The user.
     pub subject: Option<&'a Subject>,
+    /// The part of the tree in which the path stays.
+    pub part: Part<'a>,
+}
+
+impl<'a> Base<'a> {
+    /// Returns the base of a path that stays in a part of the tree.
+    #[must_use]
+    pub fn within(self, part: Part<'a>) -> Base<'a> {
+        Base { part, ..self }
+    }
 }
 
 impl<'a> From<&'a Node> for Base<'a> {
     fn from(node: &'a Node) -> Base<'a> {
-        Base { node, subject: None }
+        Base { node, subject: None, part: Part::default() }
     }
 }
 
@@ -191,22 +211,28 @@ impl Node {
         self.index == ROOT
     }
 
-    /// Lets the root of another file system cover this directory: paths that lead to it, but not from it, are
-    /// [`Error::Crossing`] from now on, and it can be neither removed nor renamed.
+    /// Lets the roots of mounts cover this file: paths that lead to it, but not from it, are [`Error::Crossing`] from
+    /// now on, and it can be neither removed nor renamed. It may be covered already, in another mount of the tree: the
+    /// caller knows by what, and in which.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`]; [`Error::NotFound`] if it has been removed; [`Error::Busy`] if it is covered already.
+    /// [`Error::NotFound`] if it has been removed; [`Error::InvalidArgument`] for a symbolic link.
     #[doc(alias = "mountpoint")]
     pub fn cover(&self) -> Result<(), Error> {
+        if self.kind == FileKind::SymbolicLink {
+            return Err(Error::InvalidArgument);
+        }
+        // No rename takes its name meanwhile.
+        let _renames = self.shared.rename.lock();
         self.shared.inode(self.index).cover()
     }
 
-    /// Ends what [`cover`](Self::cover) began.
+    /// Ends what [`cover`](Self::cover) began, when nothing covers the file any more.
     pub fn uncover(&self) {
         self.shared.inode(self.index).uncover();
     }
 
-    /// Whether the root of another file system covers this directory.
+    /// Whether the root of a mount covers this file.
     pub fn is_covered(&self) -> bool {
         self.shared.inode(self.index).is_covered()
     }
@@ -348,7 +374,7 @@ impl Node {
     /// Returns the node as the beginning of a path that is followed for this user.
     #[must_use]
     pub fn seen_by<'a>(&'a self, subject: Option<&'a Subject>) -> Base<'a> {
-        Base { node: self, subject }
+        Base { node: self, subject, part: Part::default() }
     }
 
     /// Changes the given times.

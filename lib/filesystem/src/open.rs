@@ -194,14 +194,14 @@ impl Filesystem {
             let (held, is_new) = self.open_or_create(base, path, options, by)?;
             if is_new {
                 // The permissions are not checked: the creator of a file may use it.
-                return OpenFile::new(&held, options, base.subject);
+                return OpenFile::new(&held, options, &base);
             }
             if held.is_directory() {
                 return Err(Error::IsADirectory);
             }
             held
         };
-        self.open_held(held, options, base.subject, by.now)
+        self.open_held(held, options, &base, by.now)
     }
 
     /// Makes an empty file without a name and opens it, for reading and writing (`memfd_create`). It can be sealed, and
@@ -234,7 +234,7 @@ impl Filesystem {
         now: Timestamp,
     ) -> Result<OpenFile, Error> {
         let node = node.into();
-        self.open_held(self.base(node.node)?, options, node.subject, now)
+        self.open_held(self.base(node.node)?, options, &node, now)
     }
 
     /// Opens a file that exists, for a user.
@@ -242,9 +242,10 @@ impl Filesystem {
         &self,
         held: Held<'_>,
         options: &OpenOptions,
-        subject: Option<&Subject>,
+        base: &Base<'_>,
         now: Timestamp,
     ) -> Result<OpenFile, Error> {
+        let subject = base.subject;
         if options.expect == Expect::Directory && !held.is_directory() {
             return Err(Error::NotADirectory);
         }
@@ -261,9 +262,9 @@ impl Filesystem {
         if options.contents == Contents::Discard && held.shared.inode(held.index).writers.are_denied() {
             return Err(Error::TextBusy);
         }
-        let file = OpenFile::new(&held, options, subject)?;
+        let file = OpenFile::new(&held, options, base)?;
         if held.kind == FileKind::Regular && options.contents == Contents::Discard {
-            let _change = if is_part_of_the_tree(&held) { Some(held.shared.change()?) } else { None };
+            let _change = if is_part_of_the_tree(&held) { Some(held.shared.change(base.part)?) } else { None };
             file.node.truncate(0, now)?;
             file.note_write();
         }
@@ -296,7 +297,7 @@ impl Filesystem {
                 return Ok((position.target()?, false));
             }
             let recipe = Recipe::File(&[]);
-            let made = create((&position.directory, base.subject), name, &recipe, options.permissions, by);
+            let made = create((&position.directory, &base), name, &recipe, options.permissions, by);
             match made {
                 Ok(held) => return Ok((held, true)),
                 // Another task created the file first: use that one.
@@ -322,12 +323,15 @@ fn told(node: &Node, what: u32, count: usize) -> usize {
 }
 
 impl OpenFile {
-    fn new(held: &Held<'_>, options: &OpenOptions, subject: Option<&Subject>) -> Result<OpenFile, Error> {
+    fn new(held: &Held<'_>, options: &OpenOptions, base: &Base<'_>) -> Result<OpenFile, Error> {
         // A device is changed beyond the tree.
         let is_counted = options.access.writes() && held.kind == FileKind::Regular && is_part_of_the_tree(held);
         let is_writer = options.access.writes() && held.kind == FileKind::Regular;
         let writers = &held.shared.inode(held.index).writers;
         if is_counted {
+            if base.part.is_read_only {
+                return Err(Error::ReadOnly);
+            }
             held.shared.begin_change()?;
         }
         if is_writer && let Err(error) = writers.begin() {
@@ -336,7 +340,7 @@ impl OpenFile {
             }
             return Err(error);
         }
-        let mut file = OpenFile::uncounted(held, options, subject);
+        let mut file = OpenFile::uncounted(held, options, base.subject);
         (file.is_counted, file.is_writer) = (is_counted, is_writer);
         if file.is_told() {
             file.node.tell(event::OPENED);
@@ -365,6 +369,11 @@ impl OpenFile {
     /// Returns the file that was opened.
     pub fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// Whether it counts as a change of its tree under way: a regular file with a name, open for writing.
+    pub fn is_counted(&self) -> bool {
+        self.is_counted
     }
 
     /// Returns the mode of access.

@@ -43,7 +43,7 @@ use crate::contents::{FileContents, Remains};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::memory;
-use crate::node::{DeviceNumber, FileKind, Timestamp};
+use crate::node::{DeviceNumber, FileKind, Part, Timestamp};
 use crate::quota::{Owner, Quota, Share};
 use crate::rights::Ownership;
 use crate::watch::{Observer, event};
@@ -203,22 +203,29 @@ impl Inode {
         self.counts.load(Ordering::Relaxed) == HANDLE
     }
 
-    /// Whether another file system's root covers the directory.
+    /// Whether the root of a mount covers the file.
     pub(crate) fn is_covered(&self) -> bool {
         self.counts.load(Ordering::Relaxed) & COVERED != 0
     }
 
-    /// Lets another file system's root cover the directory, unless it has been removed. Requires a handle.
+    /// Lets the root of a mount cover the file, unless it has been removed. Requires a handle, and the rename lock.
     pub(crate) fn cover(&self) -> Result<(), Error> {
-        // Under the lock that removing it needs, too.
+        // Under the lock that removing a directory needs, too.
         let content = self.exclusive();
-        if content.directory()?.is_removed {
+        if content.directory().is_ok_and(|directory| directory.is_removed) {
             return Err(Error::NotFound);
         }
-        if self.counts.fetch_or(COVERED, Ordering::Relaxed) & COVERED != 0 {
-            return Err(Error::Busy);
-        }
-        Ok(())
+        // The last name of another file goes in one change of this word.
+        let cover = |counts: u64| (counts / LINK > 0).then_some(counts | COVERED);
+        let covered = self.counts.try_update(Ordering::Relaxed, Ordering::Relaxed, cover);
+        covered.map(|_| ()).map_err(|_| Error::NotFound)
+    }
+
+    /// Takes a link for a handle, as the first step of the end of a name. `Busy` if the file is covered.
+    pub(crate) fn take_link(&self) -> Result<(), Error> {
+        let take = |counts: u64| (counts & COVERED == 0).then(|| counts - LINK + HANDLE);
+        let taken = self.counts.try_update(Ordering::AcqRel, Ordering::Relaxed, take);
+        taken.map(|_| ()).map_err(|_| Error::Busy)
     }
 
     /// Ends what [`cover`](Self::cover) began. Requires a handle still, so that the inode is not freed meanwhile.
@@ -429,8 +436,11 @@ impl Shared {
         self.writers.fetch_sub(1, Ordering::Release);
     }
 
-    /// Begins a change that ends when the result is dropped.
-    pub(crate) fn change(&self) -> Result<Change<'_>, Error> {
+    /// Begins a change by a mount that shows this part, which ends when the result is dropped.
+    pub(crate) fn change(&self, part: Part<'_>) -> Result<Change<'_>, Error> {
+        if part.is_read_only {
+            return Err(Error::ReadOnly);
+        }
         self.begin_change()?;
         Ok(Change(self))
     }
@@ -510,7 +520,7 @@ impl Shared {
 
     /// Takes a handle; the caller must hold a reference meanwhile.
     ///
-    /// Returns whether it is a covered directory.
+    /// Returns whether it is covered.
     pub(crate) fn add_handle(&self, index: u32) -> bool {
         self.inode(index).counts.fetch_add(HANDLE, Ordering::Relaxed) & COVERED != 0
     }
@@ -609,7 +619,7 @@ pub(crate) struct Held<'shared> {
     pub(crate) shared: &'shared Arc<Shared>,
     pub(crate) index: u32,
     pub(crate) kind: FileKind,
-    /// Whether the root of another file system covered the directory when the handle was taken.
+    /// Whether the root of a mount covered the file when the handle was taken.
     pub(crate) is_covered: bool,
 }
 

@@ -313,7 +313,7 @@ impl Filesystem {
     ) -> Result<Node, Error> {
         let position = walk(self.begin(base)?, path, LastComponent::Name)?;
         let name = new_name(&position, matches!(recipe, Recipe::Directory))?;
-        let held = create((&position.directory, base.subject), name, &recipe, permissions, by)?;
+        let held = create((&position.directory, &base), name, &recipe, permissions, by)?;
         Ok(Node::new(&held))
     }
 
@@ -338,8 +338,14 @@ impl Filesystem {
     ///
     /// # Errors
     /// As [`Filesystem::link`]; [`Error::NotFound`] also if it has lost its last name.
-    pub fn link_node(&self, file: &Node, base: &Node, path: &[u8], now: Timestamp) -> Result<(), Error> {
-        self.link_held(&self.base(file)?, base.into(), path, now.into())
+    pub fn link_node<'a>(
+        &self,
+        file: &Node,
+        base: impl Into<Base<'a>>,
+        path: &[u8],
+        by: impl Into<Maker<'a>>,
+    ) -> Result<(), Error> {
+        self.link_held(&self.base(file)?, base.into(), path, by.into())
     }
 
     fn link_held(&self, file: &Held<'_>, base: Base<'_>, path: &[u8], by: Maker<'_>) -> Result<(), Error> {
@@ -350,7 +356,7 @@ impl Filesystem {
         let mut content = inode.exclusive();
         let directory = content.directory_mut()?;
         check_free(directory, name)?;
-        let _change = self.shared.change()?;
+        let _change = self.shared.change(base.part)?;
         rights::permit_creation(base.subject, inode.ownership())?;
         if file.is_directory() {
             return Err(Error::NotPermitted);
@@ -379,7 +385,7 @@ impl Filesystem {
         let base = base.into();
         let position = walk(self.begin(base)?, path, LastComponent::Name)?.without_found();
         let name = position.name().ok_or(Error::IsADirectory)?;
-        self.remove_name((&position.directory, base.subject), name, now, |_, kind, _| match kind {
+        self.remove_name((&position.directory, &base), name, now, |_, kind, _| match kind {
             FileKind::Directory => Err(Error::IsADirectory),
             _ if position.has_trailing_slash => Err(Error::NotADirectory),
             _ => Ok(()),
@@ -400,7 +406,7 @@ impl Filesystem {
             Last::Parent => Error::DirectoryNotEmpty,
             Last::Current | Last::Name(_) => Error::InvalidArgument,
         })?;
-        self.remove_name((&position.directory, base.subject), name, now, |directory, kind, child| {
+        self.remove_name((&position.directory, &base), name, now, |directory, kind, child| {
             if kind != FileKind::Directory {
                 return Err(Error::NotADirectory);
             }
@@ -414,20 +420,21 @@ impl Filesystem {
     /// and with the kind and the inode of the file that has the name.
     fn remove_name(
         &self,
-        (parent, subject): (&Held<'_>, Option<&Subject>),
+        (parent, base): (&Held<'_>, &Base<'_>),
         name: &[u8],
         now: Timestamp,
         prepare: impl FnOnce(&mut Directory, FileKind, &Inode) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let _change = self.shared.change()?;
+        let _change = self.shared.change(base.part)?;
         let inode = parent.inode();
         let removed = {
             let mut content = inode.exclusive();
             let directory = content.directory_mut()?;
             let entry = directory.find(name).ok_or(Error::NotFound)?;
             let (kind, child) = (entry.kind, self.shared.inode(entry.inode));
-            rights::permit_removal(subject, inode.ownership(), child.ownership())?;
+            rights::permit_removal(base.subject, inode.ownership(), child.ownership())?;
             prepare(directory, kind, child)?;
+            child.take_link()?;
             child.touch_attributes(now);
             directory.remove(&self.shared.quota, name)
         };
@@ -437,7 +444,7 @@ impl Filesystem {
                 self.shared.tell_itself(entry.inode, event::ATTRIBUTES, entry.kind);
             }
             // Outside the directory's lock: this may free a long file.
-            self.shared.release_link(entry.inode);
+            self.shared.release_handle(entry.inode);
             self.shared.tell_of_name(parent.index, name, event::DELETED, entry.kind, 0);
         }
         Ok(())
@@ -487,7 +494,7 @@ impl Filesystem {
             Replacement::Replace | Replacement::Exchange => Error::Busy,
         })?;
 
-        let _change = self.shared.change()?;
+        let _change = self.shared.change(new_base.part)?;
         // From here on directories do not move. The walks held no lock when they returned, so both names are looked up
         // again.
         let mut renames = self.shared.rename.lock();
@@ -676,7 +683,7 @@ impl Filesystem {
         let directories = if so_far.beginnings > PathSoFar::MOST_BEGINNINGS { usize::MAX } else { directories };
         for _ in 0..directories {
             let Some((index, _)) = &mut so_far.at else { break };
-            if *index == ROOT {
+            if *index == so_far.top {
                 let mut path = core::mem::take(&mut so_far.path);
                 if path.is_empty() {
                     memory::reserve(&mut path, 1)?;
@@ -684,6 +691,9 @@ impl Filesystem {
                 }
                 path.reverse();
                 return Ok(Some(path));
+            }
+            if *index == ROOT {
+                return Err(Error::NotFound);
             }
             let parent = self.shared.inode(*index).parent();
             let content = self.shared.inode(parent).shared();
@@ -709,6 +719,8 @@ impl Filesystem {
 /// deep.
 pub struct PathSoFar {
     file: Node,
+    /// The directory, or the file itself, at which the path begins.
+    top: u32,
     /// From its end.
     path: Vec<u8>,
     /// The inode to go on with, and the number of renames when it was found. It is there as long as nothing moves: a
@@ -723,7 +735,13 @@ impl PathSoFar {
     /// Begins the path of a file.
     #[must_use]
     pub fn new(file: &Node) -> PathSoFar {
-        PathSoFar { file: file.clone(), path: Vec::new(), at: None, beginnings: 0 }
+        PathSoFar { file: file.clone(), top: ROOT, path: Vec::new(), at: None, beginnings: 0 }
+    }
+
+    /// Makes the path begin at this node, which is above the file or the file itself: [`Error::NotFound`] if it is not.
+    #[must_use]
+    pub fn beginning_at(self, root: &Node) -> PathSoFar {
+        PathSoFar { top: root.parts().1, ..self }
     }
 }
 
@@ -821,7 +839,7 @@ fn check_free(directory: &Directory, name: &[u8]) -> Result<(), Error> {
 
 /// Makes a file under a new name of a directory, for a user.
 pub(crate) fn create<'shared>(
-    (parent, subject): (&Held<'shared>, Option<&Subject>),
+    (parent, base): (&Held<'shared>, &Base<'_>),
     name: &[u8],
     recipe: &Recipe<'_>,
     permissions: u16,
@@ -835,8 +853,8 @@ pub(crate) fn create<'shared>(
     let mut guard = inode.exclusive();
     let directory = guard.directory_mut()?;
     check_free(directory, name)?;
-    let _change = shared.change()?;
-    let above = inode.ownership();
+    let _change = shared.change(base.part)?;
+    let (above, subject) = (inode.ownership(), base.subject);
     rights::permit_creation(subject, above)?;
     let ownership = rights::of_new(subject, above, permissions, kind);
     let attributes = Attributes { ownership, accessed: now, modified: now, changed: now };

@@ -144,6 +144,7 @@ pub(crate) struct Position<'shared, 'path> {
     found: Option<Held<'shared>>,
     path: Path<'path>,
     links: usize,
+    top: u32,
 }
 
 impl<'shared> Position<'shared, '_> {
@@ -177,17 +178,17 @@ impl<'shared> Position<'shared, '_> {
     pub(crate) fn target_noting(self, note: Note<'_>) -> Result<Held<'shared>, Error> {
         let target = match self.last {
             Last::Root | Last::Current => self.directory,
-            Last::Parent if is_top(&self.directory) => {
+            Last::Parent if self.directory.index == self.top => {
                 return Err(depart(note, || Departure::Up, b"..", self.links));
             }
-            Last::Parent => parent(&self.directory),
+            Last::Parent => parent_within(&self.directory, self.top)?,
             Last::Name(_) => self.found.ok_or(Error::NotFound)?,
         };
-        if target.is_covered && self.last != Last::Current {
-            return Err(depart(note, || Departure::Down(Node::new(&target)), b"", self.links));
-        }
         if self.has_trailing_slash && !target.is_directory() {
             return Err(Error::NotADirectory);
+        }
+        if target.is_covered && self.last != Last::Current {
+            return Err(depart(note, || Departure::Down(Node::new(&target)), b"", self.links));
         }
         Ok(target)
     }
@@ -212,11 +213,22 @@ impl Path<'_> {
 pub(crate) struct Begin<'shared, 'subject> {
     directory: Held<'shared>,
     subject: Option<&'subject Subject>,
+    /// The directory whose `..` leads out of the tree, as absolute paths do; [`NO_TOP`] if none does.
+    top: u32,
 }
+
+/// Stands for the top of a tree that no path leaves.
+const NO_TOP: u32 = u32::MAX;
 
 impl<'a> Begin<'a, 'a> {
     pub(crate) fn new(base: Base<'a>) -> Begin<'a, 'a> {
-        Begin { directory: base.node.held(), subject: base.subject }
+        let (shared, _) = base.node.parts();
+        let top = match base.part.root {
+            Some(root) => root.parts().1,
+            None if shared.is_below => ROOT,
+            None => NO_TOP,
+        };
+        Begin { directory: base.node.held(), subject: base.subject, top }
     }
 }
 
@@ -247,7 +259,7 @@ pub(crate) fn walk_noting<'shared, 'path>(
     note: Note<'_>,
 ) -> Result<Position<'shared, 'path>, Error> {
     check(path)?;
-    let Begin { directory: base, subject } = base;
+    let Begin { directory: base, subject, top } = base;
     let shared = base.shared;
     let mut directory = base;
     let mut path = Path::Given(path);
@@ -256,7 +268,7 @@ pub(crate) fn walk_noting<'shared, 'path>(
     let most = shared.work_of_a_step.load(Ordering::Relaxed).max(1);
     let mut work = 0;
     if path.bytes()[0] == b'/' {
-        if shared.is_below {
+        if top != NO_TOP {
             return Err(depart(note, || Departure::Root, path.bytes(), links));
         }
         directory = Held::root(shared);
@@ -266,7 +278,8 @@ pub(crate) fn walk_noting<'shared, 'path>(
 
     loop {
         let Some(step) = Step::next(path.bytes(), at) else {
-            return Ok(Position { directory, last: Last::Root, has_trailing_slash: true, found: None, path, links });
+            let (last, has_trailing_slash) = (Last::Root, true);
+            return Ok(Position { directory, last, has_trailing_slash, found: None, path, links, top });
         };
         if work >= most {
             // From the next component on: the slashes before it would make the rest absolute.
@@ -296,7 +309,7 @@ pub(crate) fn walk_noting<'shared, 'path>(
             // The walk goes on with the target and the rest of the path, from the link's directory or from the root.
             let made = splice(link, &path.bytes()[step.name.end..])?;
             if made[0] == b'/' {
-                if shared.is_below {
+                if top != NO_TOP {
                     return Err(depart(note, || Departure::Root, &made, links));
                 }
                 directory = Held::root(shared);
@@ -314,13 +327,14 @@ pub(crate) fn walk_noting<'shared, 'path>(
                 found,
                 path,
                 links,
+                top,
             });
         }
-        if special == Some(Last::Parent) && is_top(&directory) {
+        if special == Some(Last::Parent) && directory.index == top {
             return Err(depart(note, || Departure::Up, &path.bytes()[step.name.start..], links));
         }
         let stays = special == Some(Last::Current);
-        directory = enter(directory, special, found)?;
+        directory = enter(directory, special, found, top)?;
         at = step.name.end;
         if directory.is_covered && !stays {
             return Err(depart(note, || Departure::Down(Node::new(&directory)), &path.bytes()[at..], links));
@@ -347,9 +361,10 @@ fn enter<'shared>(
     directory: Held<'shared>,
     special: Option<Last>,
     found: Option<Held<'shared>>,
+    top: u32,
 ) -> Result<Held<'shared>, Error> {
     match (special, found) {
-        (Some(Last::Parent), _) => Ok(parent(&directory)),
+        (Some(Last::Parent), _) => parent_within(&directory, top),
         (Some(_), _) => Ok(directory),
         (None, None) => Err(Error::NotFound),
         (None, Some(next)) if next.is_directory() => Ok(next),
@@ -410,10 +425,11 @@ fn look_up<'shared>(directory: &Held<'shared>, name: &[u8]) -> Result<Option<Hel
     Ok(content.directory()?.find(name).map(|entry| Held::take(directory.shared, entry.inode, entry.kind)))
 }
 
-/// Whether `..` leads from this directory to another file system.
+/// Returns the parent of a directory that is not the top of its walk. `NotFound` above the root of a tree of which the
+/// walk sees a part, out of which the directory was moved.
 #[inline]
-fn is_top(directory: &Held<'_>) -> bool {
-    directory.index == ROOT && directory.shared.is_below
+fn parent_within<'shared>(directory: &Held<'shared>, top: u32) -> Result<Held<'shared>, Error> {
+    if directory.index == ROOT && top != NO_TOP { Err(Error::NotFound) } else { Ok(parent(directory)) }
 }
 
 /// Returns the parent (`..`): the root is its own parent.

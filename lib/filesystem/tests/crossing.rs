@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use filesystem::{
-    Departure, Error, Filesystem, LastComponent, LastLink, MAX_SYMBOLIC_LINKS, Maker, Node, OpenOptions, Owner,
-    Replacement, Timestamp, WayOn,
+    Access, Base, Contents, Departure, Error, Filesystem, LastComponent, LastLink, MAX_SYMBOLIC_LINKS, Maker, Node,
+    OpenOptions, Owner, Part, PathSoFar, Replacement, Timestamp, WayOn,
 };
 
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -47,7 +47,7 @@ fn a_path_stops_at_a_covered_directory_and_names_the_rest() {
     assert!(!covered.is_covered());
     covered.cover().unwrap();
     assert!(covered.is_covered());
-    assert_eq!(covered.cover(), Err(Error::Busy));
+    assert_eq!(covered.cover(), Ok(()), "by another mount");
     for (path, rest, links) in
         [("/a/covered/x/y", "/x/y", 0), ("a/covered", "", 0), ("/a/covered/", "", 0), ("/link/z", "/z", 1)]
     {
@@ -86,15 +86,93 @@ fn a_path_stops_at_a_covered_directory_and_names_the_rest() {
     assert_eq!(way(&top, &root, "/b/covered/below", LastLink::Follow.into()), None);
 }
 
+/// A mount can show a part of a tree: paths leave it at its root, and nowhere else.
 #[test]
-fn a_removed_directory_and_a_file_are_not_covered() {
+fn a_part_of_a_tree_is_left_at_its_own_root() {
+    let (top, covered) = top();
+    let root = top.root();
+    let below = top.look_up(&root, b"/a/covered/below", LastLink::Follow).unwrap();
+    let part = Part { root: Some(&covered), is_read_only: false };
+    let from = |node| Base::from(node).within(part);
+    let name = LastComponent::Name;
+    for (node, path, departure, rest) in [
+        (&covered, "..", Departure::Up, ".."),
+        (&below, "../../x", Departure::Up, "../x"),
+        (&below, "/a", Departure::Root, "/a"),
+    ] {
+        assert_eq!(top.look_up(from(node), path.as_bytes(), LastLink::Follow), Err(Error::Crossing), "{path}");
+        let way = top.way_on(from(node), path.as_bytes(), LastLink::Follow.into()).unwrap();
+        assert_eq!(way, Some(WayOn { departure, rest: rest.into(), links: 0 }), "{path}");
+    }
+    assert_eq!(top.way_on(from(&covered), b"below/../new", name).unwrap(), None);
+    assert_eq!(top.look_up(from(&below), b"..", LastLink::Follow), Ok(covered.clone()));
+    let path = |file: &Node| top.extend_path(&mut PathSoFar::new(file).beginning_at(&covered), usize::MAX);
+    assert_eq!(path(&below), Ok(Some(b"/below".to_vec())));
+    assert_eq!(path(&covered), Ok(Some(b"/".to_vec())));
+    assert_eq!(path(&root), Err(Error::NotFound));
+    // A directory that was moved out of the part leads nowhere but down, and at last nowhere.
+    top.rename(&root, b"/a/covered/below", &root, b"/moved", Replacement::Replace, NOW).unwrap();
+    assert_eq!(top.look_up(from(&below), b"../..", LastLink::Follow), Err(Error::NotFound));
+    assert_eq!(path(&below), Err(Error::NotFound));
+}
+
+/// A mount that is read-only changes nothing, and its errors come where those of a tree that is read-only come.
+#[test]
+fn a_part_that_is_read_only_changes_nothing() {
+    let (top, _) = top();
+    let root = top.root();
+    top.make_file(&root, b"/file", b"", 0o644, NOW).unwrap();
+    let base = Base::from(&root).within(Part { root: None, is_read_only: true });
+    let read_only = Some(Error::ReadOnly);
+    assert_eq!(top.make_directory(base, b"/new", 0o755, NOW).err(), read_only);
+    assert_eq!(top.make_directory(base, b"/a", 0o755, NOW).err(), Some(Error::AlreadyExists));
+    assert_eq!(top.unlink(base, b"/file", NOW).err(), read_only);
+    assert_eq!(top.link(base, b"/file", LastLink::Keep, base, b"/new", NOW).err(), read_only);
+    assert_eq!(top.rename(base, b"/file", base, b"/new", Replacement::Replace, NOW).err(), read_only);
+    let open = |options: OpenOptions| top.open(base, b"/file", &options, NOW).err();
+    assert_eq!(open(OpenOptions { access: Access::Write, ..OpenOptions::default() }), read_only);
+    assert_eq!(open(OpenOptions { contents: Contents::Discard, ..OpenOptions::default() }), read_only);
+    assert_eq!(open(OpenOptions::default()), None);
+    assert!(top.open(&root, b"/file", &OpenOptions { access: Access::Write, ..OpenOptions::default() }, NOW).is_ok());
+}
+
+/// Files that are no directories can be covered, too, and keep all their names then.
+#[test]
+fn a_covered_file_is_left_and_keeps_its_names() {
+    let (top, _) = top();
+    let root = top.root();
+    let file = top.make_file(&root, b"/file", b"", 0o644, NOW).unwrap();
+    top.link(&root, b"/file", LastLink::Keep, &root, b"/other", NOW).unwrap();
+    file.cover().unwrap();
+    for path in ["/file", "/other"] {
+        assert_eq!(top.look_up(&root, path.as_bytes(), LastLink::Follow), Err(Error::Crossing));
+        let way = way(&top, &root, path, LastLink::Follow.into());
+        assert_eq!(way, Some(WayOn { departure: Departure::Down(file.clone()), rest: Vec::new(), links: 0 }));
+        assert_eq!(top.unlink(&root, path.as_bytes(), NOW), Err(Error::Busy));
+        let replaced = top.rename(&root, b"/link", &root, path.as_bytes(), Replacement::Replace, NOW);
+        assert_eq!(replaced, Err(Error::Busy));
+    }
+    for path in ["/file/", "/file/x"] {
+        assert_eq!(top.look_up(&root, path.as_bytes(), LastLink::Follow), Err(Error::NotADirectory), "{path}");
+    }
+    assert_eq!(file.metadata().links, 2);
+    file.uncover();
+    for path in ["/file", "/other"] {
+        top.unlink(&root, path.as_bytes(), NOW).unwrap();
+    }
+    assert!(file.is_last_reference());
+    assert_eq!(file.cover(), Err(Error::NotFound));
+}
+
+#[test]
+fn a_removed_directory_and_a_link_are_not_covered() {
     let (top, covered) = top();
     let root = top.root();
     top.remove_directory(&root, b"/a/covered/below", NOW).unwrap();
     top.remove_directory(&root, b"/a/covered", NOW).unwrap();
     assert_eq!(covered.cover(), Err(Error::NotFound));
-    let file = top.make_file(&root, b"/file", b"", 0o644, NOW).unwrap();
-    assert_eq!(file.cover(), Err(Error::NotADirectory));
+    let link = top.look_up(&root, b"/link", LastLink::Keep).unwrap();
+    assert_eq!(link.cover(), Err(Error::InvalidArgument));
 }
 
 #[test]

@@ -278,6 +278,19 @@ pub fn mount_device(device: &CStr, target: &CStr, kind: &CStr, flags: u32) -> Re
     unsafe { call!(Mount, device.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, 0usize) }.map(drop)
 }
 
+/// Shows a directory or another file in another place, too; with `RECURSIVE` also what is mounted below it. With
+/// `REMOUNT` changes the flags of the mount whose root is at the target, and of it alone.
+///
+/// # Errors
+///
+/// Those of [`mount`], `ENOENT`.
+#[doc(alias = "MS_BIND")]
+pub fn bind(source: &CStr, target: &CStr, flags: u32) -> Result<()> {
+    let flags = flags | abi_unix::types::mounting::flag::BIND;
+    // SAFETY: both texts are NUL-terminated memory that lives through the call.
+    unsafe { call!(Mount, source.as_ptr(), target.as_ptr(), 0usize, flags, 0usize) }.map(drop)
+}
+
 /// Takes the file system whose root is at a path from its place
 /// ([`abi_unix::types::mounting::removal`]).
 ///

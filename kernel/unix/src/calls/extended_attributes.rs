@@ -40,7 +40,8 @@ fn on_file(
         SetAttributeOfLink | GetAttributeOfLink | ListAttributesOfLink | RemoveAttributeOfLink => LastLink::Keep,
         _ => {
             let place = call.file(0)?.object().place();
-            let path = path_from(call.process(), AT_FDCWD, Vec::new())?;
+            // It leads nowhere, and waits for the answers of the volume.
+            let path = path_from(call.process(), AT_FDCWD, b".".to_vec())?;
             return follow(call, [path], Effect::Keeps, move |call, [path]| {
                 // A pipe or a socket has none.
                 act(call, path, place.as_ref().ok_or(Errno::EOPNOTSUPP)?)

@@ -400,7 +400,7 @@ pub(super) fn create_memory_file(call: Call<'_>) -> Decoding {
     if flags & memory_file::ALLOW_SEALING == 0 {
         stored.node().add_seals(seal::SEAL).map_err(errno_of)?;
     }
-    let file = Arc::new(OpenFile::new(Stored { file: stored, mount }, Access::ReadWrite, false, charge));
+    let file = Arc::new(OpenFile::new(Stored::new(stored, mount)?, Access::ReadWrite, false, charge));
     process.descriptors.lock().add(file, flags & memory_file::CLOEXEC != 0, 0).map(Into::into)
 }
 
@@ -601,7 +601,13 @@ pub(super) fn link(call: Call<'_>) -> Decoding {
         let linked = old.perform_with(
             new,
             (last.into(), LastComponent::Name),
-            |mount, old, new| mount.tree().link(old.0, old.1, last, new.0, new.1, made_by(&owner)).map(|()| 0),
+            |mount, (old, path), (base, new)| {
+                match path {
+                    b"" => mount.tree().link_node(old.node, base, new, made_by(&owner)),
+                    _ => mount.tree().link(old, path, last, base, new, made_by(&owner)),
+                }
+                .map(|()| 0)
+            },
             |old, new| match (old, new) {
                 (Arrived::At(file, _), _) if file.kind() == FileKind::Directory => Err(Errno::EPERM),
                 (Arrived::At(..), Arrived::Name(_, _, true)) => Err(Errno::ENOENT),

@@ -9,6 +9,7 @@ use filesystem::LastLink;
 
 use crate::calls::call::{Call, Decoding};
 use crate::calls::paths::{Effect, follow, path_from, read_path_from_here};
+use crate::files::mounts::binds::{self, Bind};
 use crate::files::mounts::{self, Halt, Path, Place};
 use crate::files::volume::{VolumeAnswer, VolumeRequest};
 use crate::process::authority;
@@ -25,7 +26,7 @@ fn read_text(call: &Call<'_>, argument: usize) -> Result<Vec<u8>, Errno> {
 #[inline(never)]
 pub(super) fn mount(call: Call<'_>) -> Decoding {
     /// Flags that choose another act than a new mount, and that are not supported.
-    const OTHERS: u32 = flag::BIND | flag::MOVE | flag::UNBINDABLE | flag::SLAVE | flag::SHARED;
+    const OTHERS: u32 = flag::MOVE | flag::UNBINDABLE | flag::SLAVE | flag::SHARED;
     authority::permit(call.process(), Act::Mount)?;
     call.admitted()?;
     let mut flags = call.unsigned(3);
@@ -38,6 +39,9 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
         read_text(&call, text)?;
     }
     let target = read_path_from_here(&call, 1)?;
+    if flags & flag::BIND != 0 && flags & flag::REMOUNT == 0 {
+        return bind(&call, target, flags);
+    }
     let is_volume = flags & (OTHERS | flag::REMOUNT | flag::PRIVATE) == 0 && call.address(2) != 0 && {
         let kind = read_text(&call, 2)?;
         mounts::is_volume(&kind) || mounts::is_host(&kind)
@@ -62,7 +66,9 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
         // Whether there is a text decides before its contents do.
         let has_kind = call.address(2) != 0;
         let (source, kind, options) = (read_text(call, 0)?, read_text(call, 2)?, read_text(call, 4)?);
-        if flags & flag::REMOUNT != 0 {
+        if flags & flag::REMOUNT != 0 && flags & flag::BIND != 0 {
+            binds::set_flags(&at, flags)?;
+        } else if flags & flag::REMOUNT != 0 {
             remount_volume(call, path, &at, flags)?;
             mounts::remount(&at, flags, &options)?;
         } else if flags & flag::PRIVATE != 0 {
@@ -72,6 +78,32 @@ pub(super) fn mount(call: Call<'_>) -> Decoding {
         } else {
             return Err(Errno::EINVAL.into());
         }
+        Ok(0)
+    })
+}
+
+/// Binds a file to a place: in several attempts, in which both are found, and the mounts below the source are copied.
+fn bind(call: &Call<'_>, target: Path, flags: u32) -> Decoding {
+    let source = read_text(call, 0)?;
+    if source.is_empty() {
+        return Err(Errno::EINVAL);
+    }
+    let source = path_from(call.process(), AT_FDCWD, source)?;
+    let (mut place, mut begun) = (None, None);
+    follow(call, [target, source], Effect::Keeps, move |call, [target, source]| {
+        let account = &call.process().account;
+        let at: &Place = match &mut place {
+            Some(at) => at,
+            none => none.insert(target.look_up(LastLink::Follow)?),
+        };
+        let bind = match &mut begun {
+            Some(bind) => bind,
+            none => none.insert(Bind::begin(source.look_up(LastLink::Follow)?, at.clone(), account)?),
+        };
+        if flags & flag::RECURSIVE != 0 && bind.copy_next(account)? {
+            return Err(Halt::Later);
+        }
+        begun.take().ok_or(Errno::EIO)?.finish()?;
         Ok(0)
     })
 }
@@ -158,9 +190,7 @@ pub(super) fn unmount(call: Call<'_>) -> Decoding {
             return Ok(path.answered().map_or(Ok(0), |answer| answer.map(|_| 0))?);
         }
         let at = path.take(last)?;
-        let volume = at.mount.volume().cloned();
-        mounts::unmount(at, flags & removal::DETACH != 0)?;
-        let Some(volume) = volume.filter(|_| flags & removal::DETACH == 0) else { return Ok(0) };
+        let Some(volume) = mounts::unmount(at, flags & removal::DETACH != 0)? else { return Ok(0) };
         is_ending = true;
         match volume.submit(&call.process().account, call.process().id, VolumeRequest::Unmount) {
             Ok(submission) => Err(path.wait_for(submission)),
@@ -483,7 +513,9 @@ mod tests {
                 ("/tmp/missing", 0, "", Errno::ENOENT),
                 ("/tmp/f", 0, "", Errno::ENOTDIR),
                 ("/", 0, "", Errno::EBUSY),
-                ("/tmp/m", flag::BIND, "", Errno::EINVAL),
+                ("/tmp/m", flag::MOVE, "", Errno::EINVAL),
+                ("/tmp/m", flag::BIND, "", Errno::ENOENT),
+                ("/tmp/m", flag::BIND | flag::REMOUNT, "", Errno::EINVAL),
                 ("/tmp/m", flag::REMOUNT, "", Errno::EINVAL),
                 ("/tmp/m", flag::PRIVATE, "", Errno::EINVAL),
                 ("/tmp/m", 0, "size=x", Errno::EINVAL),
@@ -559,6 +591,226 @@ mod tests {
             assert_eq!(program.write_to(file, &[1; 4096]), Ok(4096));
             program.close(file).unwrap();
             assert_eq!(unmount(program, "/tmp/m", 0), Ok(0));
+            unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
+        });
+    }
+
+    fn bind(program: &mut Program, source: &str, at: &str, flags: u32) -> Result<usize, Errno> {
+        let (source, at) = (text(program, source), text(program, at));
+        program.call(SystemCall::Mount, [source, at, 0, (flag::BIND | flags) as usize, 0])
+    }
+
+    /// Returns the lines of a list of mounts that have a text.
+    fn listed(program: &mut Program, list: &str, with: &str) -> Vec<String> {
+        let file = open(program, list, 0).unwrap();
+        let lines = String::from_utf8(program.read_from(file, 8192).unwrap()).unwrap();
+        program.close(file).unwrap();
+        lines.lines().filter(|line| line.contains(with)).map(String::from).collect()
+    }
+
+    /// A directory in two places is one directory with two ways up, in memory and on a volume.
+    #[test]
+    fn a_bind_shows_a_directory_in_another_place() {
+        use Errno::{EBUSY, EEXIST, EINVAL, ENOENT, ENOTDIR, EROFS, EXDEV};
+
+        use crate::files::volume::tests::{self as on_volume, with_volume};
+
+        fn check(program: &mut Program) {
+            let at = |name: &str| format!("/tmp/volume/{name}");
+            for name in ["a", "a/d", "a/d/e", "b", "sub"] {
+                make_directory(program, &at(name)).unwrap();
+            }
+            create(program, &at("a/d/file"));
+            create(program, &at("other"));
+            assert_eq!(bind(program, &at("a/missing"), &at("b"), 0), Err(ENOENT));
+            assert_eq!(bind(program, &at("a/d"), &at("other"), 0), Err(ENOTDIR));
+            assert_eq!(bind(program, &at("other"), &at("b"), 0), Err(ENOTDIR));
+            assert_eq!(bind(program, "", &at("b"), 0), Err(EINVAL));
+            assert_eq!(bind(program, &at("a/d"), &at("b"), 0), Ok(0));
+            assert_eq!(identity(program, &at("b")), identity(program, &at("a/d")));
+            assert_eq!(identity(program, &at("b/file")), identity(program, &at("a/d/file")));
+            assert_eq!(identity(program, &at("b/..")), identity(program, "/tmp/volume"));
+            assert_eq!(identity(program, &at("b/e/../../other")), identity(program, &at("other")));
+            assert_eq!(identity(program, &at("a/d/..")), identity(program, &at("a")));
+            change_directory(program, &at("b/e")).unwrap();
+            assert_eq!(working_directory(program), Ok(at("b/e")));
+            assert_eq!(unmount(program, &at("b"), 0), Err(EBUSY));
+            change_directory(program, "../..").unwrap();
+            assert_eq!(working_directory(program).as_deref(), Ok("/tmp/volume"));
+            assert_eq!(rename(program, "b/file", "a/d/moved"), Err(EXDEV));
+            assert_eq!(link(program, "b/file", "a/d/linked"), Err(EXDEV));
+            assert_eq!(rename(program, "b/file", "b/e/file"), Ok(0));
+            assert_eq!(rename(program, "a/d/e/file", "a/d/file"), Ok(0));
+            assert_eq!(unlink(program, "b", types::AT_REMOVEDIR), Err(EBUSY));
+            // A mount in the bind is not seen in the directory itself, which it keeps there all the same.
+            assert_eq!(mount(program, "b/e", 0, ""), Ok(0));
+            create(program, "b/e/in");
+            assert_eq!(open(program, "a/d/e/in", 0), Err(ENOENT));
+            create(program, "a/d/e/below");
+            assert_eq!(identity(program, "a/d/e/.."), identity(program, "a/d"));
+            assert_eq!(rename(program, "a/d/e", "a/d/f"), Err(EBUSY));
+            assert_eq!(unmount(program, "b", 0), Err(EBUSY));
+            // With and without what is mounted below it.
+            assert_eq!(bind(program, "b", "sub", 0), Ok(0));
+            assert_eq!(open(program, "sub/e/in", 0), Err(ENOENT));
+            assert_eq!(unmount(program, "sub", 0), Ok(0));
+            assert_eq!(bind(program, "b", "sub", flag::RECURSIVE), Ok(0));
+            assert_eq!(identity(program, "sub/e/in"), identity(program, "b/e/in"));
+            assert_eq!(unmount(program, "sub", 0), Err(EBUSY));
+            assert_eq!(unmount(program, "sub/e", 0), Ok(0));
+            assert_eq!(unmount(program, "sub", 0), Ok(0));
+            assert_eq!(unmount(program, "b/e", 0), Ok(0));
+            unlink(program, "a/d/e/below", 0).unwrap();
+            assert_eq!(rename(program, "a/d/e", "a/d/f"), Ok(0), "nothing covers it any more");
+            assert_eq!(rename(program, "a/d/f", "a/d/e"), Ok(0));
+            // Read-only is the bind alone.
+            let file = open(program, "b/file", how::RDWR).unwrap();
+            assert_eq!(bind(program, "none", "b", flag::REMOUNT | flag::READ_ONLY), Err(EBUSY));
+            program.close(file).unwrap();
+            assert_eq!(bind(program, "none", "b/e", flag::REMOUNT | flag::READ_ONLY), Err(EINVAL));
+            assert_eq!(bind(program, "none", "b", flag::REMOUNT | flag::READ_ONLY), Ok(0));
+            assert_eq!(open(program, "b/file", how::RDWR), Err(EROFS));
+            assert_eq!(open(program, "b/file", how::TRUNC), Err(EROFS));
+            assert_eq!(open(program, "b/new", how::RDWR | how::CREAT), Err(EROFS));
+            assert_eq!(open(program, "b/file", how::WRONLY | how::CREAT | how::EXCL), Err(EEXIST));
+            assert_eq!(make_directory(program, "b/new"), Err(EROFS));
+            assert_eq!(make_directory(program, "b/e"), Err(EEXIST));
+            assert_eq!(unlink(program, "b/file", 0), Err(EROFS));
+            assert_eq!(rename(program, "b/file", "b/new"), Err(EROFS));
+            assert_eq!(link(program, "b/file", "b/new"), Err(EROFS));
+            assert_eq!(link(program, "b/file", "b/e"), Err(EEXIST));
+            let path = text(program, "b/file");
+            assert_eq!(program.call(SystemCall::ChangeModeAt, [HERE, path, 0o600]), Err(EROFS));
+            assert_eq!(program.call(SystemCall::TruncateAt, [path, 0]), Err(EROFS));
+            let file = open(program, "b/file", how::CREAT).unwrap();
+            assert_eq!(program.read_from(file, 8).as_deref(), Ok(&b"text"[..]));
+            program.close(file).unwrap();
+            assert_eq!(listed(program, "/proc/mounts", " /tmp/volume/b ")[0].split([' ', ',']).nth(3), Some("ro"));
+            let line = listed(program, "/proc/self/mountinfo", " /tmp/volume/b ").remove(0);
+            let words: Vec<&str> = line.split(' ').collect();
+            assert!(words[3].ends_with("/a/d") && words[5].starts_with("ro,"), "{line}");
+            assert!(words[9].starts_with("rw"), "the file system is not read-only: {line}");
+            let file = open(program, "a/d/file", how::RDWR).unwrap();
+            program.close(file).unwrap();
+            assert_eq!(bind(program, "none", "b", flag::REMOUNT), Ok(0));
+            create(program, "b/new");
+            unlink(program, "a/d/new", 0).unwrap();
+            // A directory that is moved out of the bind leads to no other.
+            make_directory(program, "b/e/x").unwrap();
+            change_directory(program, "b/e/x").unwrap();
+            assert_eq!(rename(program, "/tmp/volume/a/d/e/x", "/tmp/volume/x"), Ok(0));
+            assert_eq!(working_directory(program), Err(ENOENT));
+            assert_eq!(rename(program, "/tmp/volume/x", "/tmp/volume/a/d/e/x"), Ok(0));
+            assert_eq!(working_directory(program).as_deref(), Ok("/tmp/volume/b/e/x"));
+            change_directory(program, "/tmp/volume").unwrap();
+            // A file, too.
+            assert_eq!(bind(program, "a/d/file", "other", 0), Ok(0));
+            assert_eq!(identity(program, "other"), identity(program, "a/d/file"));
+            for path in ["other/", "other/x"] {
+                assert_eq!(open(program, path, 0), Err(ENOTDIR));
+            }
+            assert_eq!(unlink(program, "other", 0), Err(EBUSY));
+            assert_eq!(rename(program, "other", "another"), Err(EBUSY));
+            assert_eq!(rename(program, "a/d/file", "other"), Err(EBUSY));
+            let file = open(program, "other", how::RDWR).unwrap();
+            assert_eq!(program.write_to(file, b"more"), Ok(4));
+            assert_eq!(unmount(program, "other", 0), Err(EBUSY));
+            program.close(file).unwrap();
+            assert_eq!(link(program, "other", "linked"), Err(EXDEV));
+            assert_eq!(unmount(program, "other", 0), Ok(0));
+            unlink(program, "other", 0).unwrap();
+            // A directory over one that is above it.
+            assert_eq!(bind(program, "a", "a/d/e/x", flag::RECURSIVE), Ok(0));
+            assert_eq!(identity(program, "a/d/e/x/d/e/x/.."), identity(program, "a/d/e"));
+            assert_eq!(unmount(program, "a/d/e/x", 0), Ok(0));
+            assert_eq!(unmount(program, "b", removal::DETACH), Ok(0));
+            change_directory(program, "/").unwrap();
+            unlink(program, &at("a/d/file"), 0).unwrap();
+            for name in ["a/d/e/x", "a/d/e", "a/d", "a", "b", "sub"] {
+                unlink(program, &at(name), types::AT_REMOVEDIR).unwrap();
+            }
+        }
+
+        with_volume(|program| {
+            check(program);
+            on_volume::mount(program, 0).unwrap();
+            check(program);
+            on_volume::unmount(program).unwrap();
+        });
+    }
+
+    /// A file system lives until its last mount goes, and generated files can be bound as others.
+    #[test]
+    fn a_bind_outlives_the_mount_that_it_was_made_of() {
+        run_with_capability(|program| {
+            let files = program.process().account.used(Resource::Files);
+            for path in ["/tmp/m", "/tmp/n", "/tmp/p"] {
+                make_directory(program, path).unwrap();
+            }
+            create(program, "/tmp/cpu");
+            mount(program, "/tmp/m", flag::NO_EXECUTION, "").unwrap();
+            create(program, "/tmp/m/file");
+            let before = identity(program, "/tmp/m/file");
+            bind(program, "/tmp/m", "/tmp/n", 0).unwrap();
+            unmount(program, "/tmp/m", 0).unwrap();
+            assert_eq!(identity(program, "/tmp/n/file"), before);
+            assert!(listed(program, "/proc/mounts", " /tmp/n ")[0].contains("noexec"), "as the first mount was");
+            let file = open(program, "/tmp/n/file", how::RDWR).unwrap();
+            assert_eq!(mount(program, "/tmp/n", flag::REMOUNT | flag::READ_ONLY, ""), Err(Errno::EBUSY));
+            program.close(file).unwrap();
+            unmount(program, "/tmp/n", 0).unwrap();
+            bind(program, "/proc/sys", "/tmp/p", 0).unwrap();
+            assert_eq!(identity(program, "/tmp/p/kernel"), identity(program, "/proc/sys/kernel"));
+            assert_eq!(identity(program, "/tmp/p/kernel/../.."), identity(program, "/tmp"));
+            change_directory(program, "/tmp/p/kernel").unwrap();
+            assert_eq!(working_directory(program).as_deref(), Ok("/tmp/p/kernel"));
+            change_directory(program, "/").unwrap();
+            unmount(program, "/tmp/p", 0).unwrap();
+            bind(program, "/proc/uptime", "/tmp/cpu", 0).unwrap();
+            assert_eq!(listed(program, "/proc/self/mountinfo", " /uptime /tmp/cpu ").len(), 1);
+            let file = open(program, "/tmp/cpu", 0).unwrap();
+            assert!(!program.read_from(file, 64).unwrap().is_empty());
+            program.close(file).unwrap();
+            unmount(program, "/tmp/cpu", 0).unwrap();
+            // The root of all, whose absolute paths are no others there.
+            bind(program, "/", "/tmp/m", 0).unwrap();
+            assert_eq!(identity(program, "/tmp/m/tmp/m/.."), identity(program, "/tmp"));
+            assert_eq!(identity(program, "/tmp/m/.."), identity(program, "/tmp"));
+            let (target, name) = (text(program, "/tmp/n"), text(program, "/tmp/link"));
+            program.call(SystemCall::SymbolicLink, [target, HERE, name]).unwrap();
+            assert_eq!(identity(program, "/tmp/m/tmp/link/.."), identity(program, "/tmp"));
+            unlink(program, "/tmp/link", 0).unwrap();
+            unmount(program, "/tmp/m", 0).unwrap();
+            for path in ["/tmp/m", "/tmp/n", "/tmp/p"] {
+                unlink(program, path, types::AT_REMOVEDIR).unwrap();
+            }
+            unlink(program, "/tmp/cpu", 0).unwrap();
+            assert_eq!(program.process().account.used(Resource::Files), files);
+        });
+    }
+
+    /// Binds are mounts, of which there are not too many, and one of several mounts is made with all or with none.
+    #[test]
+    fn binds_have_the_limit_of_mounts() {
+        run_with_capability(|program| {
+            make_directory(program, "/tmp/m").unwrap();
+            mount(program, "/tmp/m", 0, "").unwrap();
+            for path in ["/tmp/m/a", "/tmp/m/b", "/tmp/m/a/x"] {
+                make_directory(program, path).unwrap();
+            }
+            bind(program, "/tmp/m/a/x", "/tmp/m/a/x", 0).unwrap();
+            let mut count = 0;
+            // Each is on top of the last one.
+            while bind(program, "/tmp/m/a", "/tmp/m/b", 0) == Ok(0) {
+                count += 1;
+            }
+            assert_eq!(bind(program, "/tmp/m/a", "/tmp/m/b", 0), Err(Errno::ENOSPC));
+            assert!((50..64).contains(&count), "{count}");
+            unmount(program, "/tmp/m/b", 0).unwrap();
+            assert_eq!(bind(program, "/tmp/m/a", "/tmp/m/b", flag::RECURSIVE), Err(Errno::ENOSPC), "two mounts");
+            assert_eq!(bind(program, "/tmp/m/a", "/tmp/m/b", 0), Ok(0));
+            assert_eq!(unmount(program, "/tmp/m", removal::DETACH), Ok(0));
+            assert_eq!(listed(program, "/proc/mounts", "/tmp/m"), [] as [String; 0]);
             unlink(program, "/tmp/m", types::AT_REMOVEDIR).unwrap();
         });
     }

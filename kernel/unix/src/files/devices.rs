@@ -38,7 +38,7 @@ pub(crate) fn kind_of(
         return Ok(Box::new(DiskFile::open(disk, file.access(), place_of(file, mount))?));
     }
     Ok(match device {
-        None => Box::new(Stored { file, mount }),
+        None => Box::new(Stored::new(file, mount)?),
         Some(NULL) => Box::new(Null),
         Some(ZERO) => Box::new(Zero),
         Some(RANDOM) => Box::new(Random),

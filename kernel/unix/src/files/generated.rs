@@ -161,12 +161,15 @@ impl Entry {
         source().target(self, caller)
     }
 
-    /// Returns the path of a directory below the root of its file system.
-    pub(crate) fn path(self) -> Result<Vec<u8>, Errno> {
+    /// Returns the path of a file below a directory of its file system, or below itself; `ENOENT` if it is not there.
+    pub(crate) fn path_from(self, top: Entry) -> Result<Vec<u8>, Errno> {
         require_memory()?;
         let mut names = Vec::new();
         let mut entry = self;
-        while entry != TOP {
+        while entry != top {
+            if entry == TOP {
+                return Err(Errno::ENOENT);
+            }
             let parent = source().parent(entry);
             let mut cursor = 0;
             let name = loop {
@@ -219,7 +222,13 @@ pub(crate) enum Walked {
 }
 
 /// Follows a path from an entry on, on which so many symbolic links were followed before.
-pub(crate) fn walk(base: Entry, path: &[u8], before: usize, last: LastComponent, caller: u32) -> Result<Walked, Errno> {
+pub(crate) fn walk(
+    (base, top): (Entry, Entry),
+    path: &[u8],
+    before: usize,
+    last: LastComponent,
+    caller: u32,
+) -> Result<Walked, Errno> {
     require_memory()?;
     if path.is_empty() {
         return Err(Errno::ENOENT);
@@ -250,7 +259,7 @@ pub(crate) fn walk(base: Entry, path: &[u8], before: usize, last: LastComponent,
         source().permit(entry, caller)?;
         let found = match &path[start..end] {
             b"." => entry,
-            b".." if entry == TOP => return Ok(Walked::Away { from: None, rest: path.split_off(start), links }),
+            b".." if entry == top => return Ok(Walked::Away { from: None, rest: path.split_off(start), links }),
             b".." => source().parent(entry),
             name if name.len() > MAX_NAME_LENGTH => return Err(Errno::ENAMETOOLONG),
             name => match source().find(entry, name) {

@@ -7,6 +7,12 @@
 //! however many there are. A walk that opens or finds a file notes where it was left; other paths that cross are
 //! followed twice up to each crossing.
 //!
+//! # Mounts and file systems
+//! A mount shows the files of a file system from a root on: that of the file system, or, in a bind, any other directory
+//! or file of it ([`binds`]). Several mounts can show one file system, so a file may be covered in one and not in
+//! another; the mark in its inode stands for all of them. A mount has flags of its own, and what is done by it obeys
+//! both these and those of its file system.
+//!
 //! # Uses of a mount
 //! A [`Place`] is a file with its mount: working directories and open files hold one, and a mount holds the place that
 //! it covers. The count of these references tells whether a mount is in use. A mount that was detached lives until the
@@ -35,7 +41,7 @@ use abi_unix::types::mounting::{self, flag};
 use filesystem::rights::{self, EXECUTE, Subject};
 use filesystem::{
     Access, Base, Contents, Creation, Departure, Error, Expect, FileKind, Filesystem, LastComponent, LastLink,
-    MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner, PathSoFar, WayOn,
+    MAX_SYMBOLIC_LINKS, Metadata, OpenOptions, Owner, Part, PathSoFar, WayOn,
 };
 use spin::{Mutex, Once, RwLock, RwLockWriteGuard};
 
@@ -51,6 +57,8 @@ use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::identity::{self, Whom};
 use crate::process::user::LONGEST_PATH;
 use crate::scheduling::steps::{self, Ends};
+
+pub(crate) mod binds;
 
 /// The largest number of mounts at a time; `ENOSPC` for more.
 const MOST: usize = 64;
@@ -172,52 +180,71 @@ fn parse_size(text: &str) -> Result<u64, Errno> {
 /// Place of the root in the order of mounts.
 const ORDER_OF_ROOT: u64 = 1;
 
-/// Numbers of mounts that are in use, as bits. Number 0 is the first file system's.
-static NUMBERS: AtomicU64 = AtomicU64::new(0);
+/// Numbers of mounts that are in use, as bits. Number 0 is that of the first one.
+static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
-/// The number of a mount, which no other has at the same time.
-struct Number(u32);
+/// Numbers of file systems that are in use, likewise.
+static FILE_SYSTEMS: AtomicU64 = AtomicU64::new(0);
+
+/// The number of a mount or of a file system, which no other has at the same time.
+struct Number {
+    number: u32,
+    of: &'static AtomicU64,
+}
 
 impl Number {
     /// Takes the lowest number. `ENOSPC` if there is none.
-    fn take() -> Result<Number, Errno> {
+    fn take(of: &'static AtomicU64) -> Result<Number, Errno> {
         const { assert!(MOST <= u64::BITS as usize) };
         let first = |numbers: u64| (!numbers).trailing_zeros();
-        NUMBERS
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |numbers| {
-                ((first(numbers) as usize) < MOST).then(|| numbers | 1 << first(numbers))
-            })
-            .map(|numbers| Number(first(numbers)))
-            .map_err(|_| Errno::ENOSPC)
+        of.try_update(Ordering::Relaxed, Ordering::Relaxed, |numbers| {
+            ((first(numbers) as usize) < MOST).then(|| numbers | 1 << first(numbers))
+        })
+        .map(|numbers| Number { number: first(numbers), of })
+        .map_err(|_| Errno::ENOSPC)
     }
 }
 
 impl Drop for Number {
     fn drop(&mut self) {
-        NUMBERS.fetch_and(!(1 << self.0), Ordering::Relaxed);
+        self.of.fetch_and(!(1 << self.number), Ordering::Relaxed);
     }
 }
 
-/// A file system in its place.
-#[doc(alias = "vfsmount")]
+/// A file system that mounts show.
 #[doc(alias = "super_block")]
-pub(crate) struct Mount {
+struct MountedFiles {
     number: Number,
     kind: &'static Kind,
     /// `None` for other than stored files, and from the beginning of its drop on.
     tree: Option<Filesystem>,
     /// The volume, with its root directory, for files on a disk.
     volume: Option<VolumeNode>,
-    /// Its place in the order in which mounts were put into the table.
-    order: AtomicU64,
-    /// The covered directory; `None` for the first file system, and when the mount has been taken from the table.
-    covers: Mutex<Option<Place>>,
-    /// [`FLAGS`], but for the one of the tree.
-    flags: AtomicU32,
     /// The text that `mount` had as source.
     source: Vec<u8>,
+}
+
+/// A file system, or a part of one, in its place.
+// The order of the fields matters: a tree that is given up has no nodes.
+#[doc(alias = "vfsmount")]
+pub(crate) struct Mount {
+    /// The directory, or the file, that is seen in its place.
+    root: Node,
+    files: Arc<MountedFiles>,
+    number: Number,
+    /// Its place in the order in which mounts were put into the table.
+    order: AtomicU64,
+    /// The covered file; `None` for the first file system, and when the mount has been taken from the table.
+    covers: Mutex<Option<Place>>,
+    /// [`FLAGS`], but for the one in `writers`.
+    flags: AtomicU32,
+    /// Number of files that were opened for writing by it, or [`NO_WRITERS`].
+    writers: AtomicU32,
     _charge: Option<Charge>,
 }
+
+/// Stands for a mount by which nothing is changed, in the place of the number of its writers.
+const NO_WRITERS: u32 = u32::MAX;
 
 /// A file of any file system.
 #[derive(Clone, PartialEq)]
@@ -257,7 +284,7 @@ impl Node {
         }
     }
 
-    /// Whether the root of another file system covers the directory.
+    /// Whether the root of a mount covers the file, seen by this mount or by another one of its file system.
     fn is_covered(&self) -> bool {
         match self {
             Node::Stored(node) => node.is_covered(),
@@ -266,7 +293,7 @@ impl Node {
         }
     }
 
-    /// Lets the root of another file system cover the directory. `EBUSY` if one does, `EINVAL` for a generated one.
+    /// Lets the root of a mount cover the file. `EINVAL` for a generated one.
     fn cover(&self) -> Result<(), Errno> {
         match self {
             Node::Stored(node) => node.cover().map_err(errno_of),
@@ -275,7 +302,7 @@ impl Node {
         }
     }
 
-    /// Ends what [`cover`](Self::cover) began.
+    /// Ends what [`cover`](Self::cover) began, when no mount covers the file any more.
     fn uncover(&self) {
         match self {
             Node::Stored(node) => node.uncover(),
@@ -284,13 +311,25 @@ impl Node {
         }
     }
 
-    /// Whether it is the root of its mount.
-    fn is_root(&self) -> bool {
-        match self {
-            Node::Stored(node) => node.is_root(),
-            Node::Generated(entry) => *entry == generated::TOP,
-            Node::OnVolume(node) => node.is_root(),
+    /// Returns the path in its file system, for a list of mounts.
+    fn own_path(&self, files: &MountedFiles) -> Result<Vec<u8>, Errno> {
+        let mut path = match (self, &files.tree) {
+            (Node::Stored(node), Some(tree)) => tree.path_of(node).map_err(errno_of)?,
+            (Node::Stored(_), None) => return Err(Errno::ENOENT),
+            (Node::Generated(entry), _) => entry.path_from(generated::TOP)?,
+            (Node::OnVolume(node), _) => {
+                let mut making = PathOnVolume::new(node);
+                loop {
+                    if let Some(path) = making.extend(usize::MAX)? {
+                        break path;
+                    }
+                }
+            }
+        };
+        if path.is_empty() {
+            path.push(b'/');
         }
+        Ok(path)
     }
 }
 
@@ -339,10 +378,11 @@ fn exclusive() -> RwLockWriteGuard<'static, Vec<Arc<Mount>>> {
 
 /// Begins with the first file system.
 pub(crate) fn start(tree: Filesystem) -> Result<(), &'static str> {
-    let number = Number::take().map_err(|_| "the table of mounts is not empty")?;
     let room = exclusive().try_reserve_exact(MOST);
     room.map_err(|_| "there is no memory for the table of mounts")?;
-    TOP.call_once(|| Mount::new(&TMPFS, number, Files::Stored(tree), (b"rootfs".to_vec(), None)));
+    let mount = Mount::new(&TMPFS, Files::Stored(tree), (b"rootfs".to_vec(), None));
+    let mount = mount.map_err(|_| "the table of mounts is not empty")?;
+    TOP.call_once(|| mount);
     Ok(())
 }
 
@@ -363,7 +403,7 @@ pub(crate) fn root() -> Place {
 
 /// Has all paths begin in a volume from now on, before there is a process.
 pub(crate) fn begin_in_volume(root: VolumeNode, source: &[u8]) -> Result<(), Errno> {
-    let mount = Mount::new(&EXT4, Number::take()?, Files::OnVolume(root), (source.to_vec(), None));
+    let mount = Mount::new(&EXT4, Files::OnVolume(root), (source.to_vec(), None))?;
     ROOT.call_once(|| mount);
     Ok(())
 }
@@ -371,25 +411,66 @@ pub(crate) fn begin_in_volume(root: VolumeNode, source: &[u8]) -> Result<(), Err
 impl Mount {
     /// Returns its tree, for a mount with stored files.
     pub(crate) fn tree(&self) -> &Filesystem {
-        self.tree.as_ref().expect("stored files have a tree, which goes when the mount does")
+        self.files.tree.as_ref().expect("stored files have a tree, which goes when the last mount does")
     }
 
     /// Returns its root.
     pub(crate) fn root(self: &Arc<Mount>) -> Place {
-        let node = match (&self.tree, &self.volume) {
-            (Some(tree), _) => Node::Stored(tree.root()),
-            (None, Some(root)) => Node::OnVolume(root.clone()),
-            (None, None) => Node::Generated(generated::TOP),
+        Place { node: self.root.clone(), mount: self.clone() }
+    }
+
+    /// Returns the part of its tree that it shows, for paths.
+    #[inline(always)]
+    fn part(&self) -> Part<'_> {
+        let root = match &self.root {
+            // Paths leave every tree but the first one, in the mount in which it was made.
+            Node::Stored(root) if self.number.number != 0 => Some(root),
+            _ => None,
         };
-        Place { node, mount: self.clone() }
+        Part { root, is_read_only: self.has_no_writers() }
+    }
+
+    /// Whether nothing is changed by this mount, though perhaps by others of its file system.
+    #[inline(always)]
+    fn has_no_writers(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) == NO_WRITERS
     }
 
     /// Whether it must not be changed.
     pub(crate) fn is_read_only(&self) -> bool {
-        match &self.volume {
-            Some(root) => root.volume().is_read_only(),
-            None => self.tree.as_ref().is_some_and(Filesystem::is_read_only),
+        self.has_no_writers() || self.files.are_read_only()
+    }
+
+    /// Counts a file that was opened for writing; paired with [`end_writing`](Self::end_writing). `EROFS`.
+    pub(crate) fn begin_writing(&self) -> Result<(), Errno> {
+        // The addition overflows for `NO_WRITERS` alone: so many files do not fit into memory.
+        let begin = |writers: u32| writers.checked_add(1);
+        self.writers.try_update(Ordering::Acquire, Ordering::Relaxed, begin).map(|_| ()).map_err(|_| Errno::EROFS)
+    }
+
+    /// Ends what [`begin_writing`](Self::begin_writing) began.
+    pub(crate) fn end_writing(&self) {
+        self.writers.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Sets the flags of the mount alone. `EBUSY` to make it read-only while a file is open for writing by it.
+    fn set_own_flags(&self, flags: u32) -> Result<(), Errno> {
+        let (from, to) = if flags & flag::READ_ONLY != 0 { (0, NO_WRITERS) } else { (NO_WRITERS, 0) };
+        match self.writers.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed) {
+            Err(found) if found != NO_WRITERS && to == NO_WRITERS => return Err(Errno::EBUSY),
+            // It is so already.
+            _ => {}
         }
+        // Files of the host have owners of the host.
+        let always = if is_host(self.files.kind.name) { flag::NO_SET_USER } else { 0 };
+        self.flags.store(flags & FLAGS & !flag::READ_ONLY | always, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns the flags of the mount alone.
+    fn own_flags(&self) -> u32 {
+        let read_only = if self.has_no_writers() { flag::READ_ONLY } else { 0 };
+        self.flags.load(Ordering::Relaxed) | read_only
     }
 
     /// Returns a line about it, for `mounts` and for `mountinfo`.
@@ -399,8 +480,8 @@ impl Mount {
             Some(place) => place.path()?,
             None => b"/".to_vec(),
         };
-        let source = if self.source.is_empty() { b"none" } else { &self.source[..] };
-        let flags = self.flags();
+        let source = if self.files.source.is_empty() { b"none" } else { &self.files.source[..] };
+        let flags = if with_numbers { self.own_flags() } else { self.flags() };
         let mut options = if flags & flag::READ_ONLY != 0 { String::from("ro") } else { String::from("rw") };
         for (flag, name) in [(flag::NO_SET_USER, "nosuid"), (flag::NO_DEVICES, "nodev"), (flag::NO_EXECUTION, "noexec")]
         {
@@ -411,25 +492,29 @@ impl Mount {
         }
         // Times of access are never updated.
         options.push_str(",noatime");
-        let size = self.tree.as_ref().map(|tree| tree.usage().limit / 1024);
-        let of_all = match size {
-            Some(size) => format!("{},size={size}k", &options[..2]),
-            None => options[..2].into(),
-        };
-        let kind = core::str::from_utf8(self.kind.name).unwrap_or_default();
+        let size = self.files.tree.as_ref().map(|tree| tree.usage().limit / 1024);
+        let size = size.map_or_else(String::new, |size| format!(",size={size}k"));
+        let kind = core::str::from_utf8(self.files.kind.name).unwrap_or_default();
         let mut line = Vec::new();
         if with_numbers {
-            let parent = above.map_or(0, |place| place.mount.device());
-            line.extend_from_slice(format!("{} {parent} 0:{} / ", self.device(), self.device()).as_bytes());
+            let number = |mount: &Mount| mount.number.number + 1;
+            let parent = above.map_or(0, |place| number(&place.mount));
+            line.extend_from_slice(format!("{} {parent} 0:{} ", number(self), self.device()).as_bytes());
+            let root = match self.root.own_path(&self.files) {
+                Err(Errno::ENOENT) => b"//deleted".to_vec(),
+                root => root?,
+            };
+            escape(&mut line, &root);
+            line.push(b' ');
             escape(&mut line, &path);
             line.extend_from_slice(format!(" {options} - {kind} ").as_bytes());
             escape(&mut line, source);
-            line.extend_from_slice(format!(" {of_all}\n").as_bytes());
+            let access = if self.files.are_read_only() { "ro" } else { "rw" };
+            line.extend_from_slice(format!(" {access}{size}\n").as_bytes());
         } else {
             escape(&mut line, source);
             line.push(b' ');
             escape(&mut line, &path);
-            let size = &of_all[2..];
             line.extend_from_slice(format!(" {kind} {options}{size} 0 0\n").as_bytes());
         }
         Ok(line)
@@ -437,26 +522,25 @@ impl Mount {
 
     /// Returns the number by which `stat` tells file systems apart.
     pub(crate) fn device(&self) -> u64 {
-        u64::from(self.number.0) + 1
+        u64::from(self.files.number.number) + 1
     }
 
     /// Returns the flags that are in force.
     pub(crate) fn flags(&self) -> u32 {
-        let read_only = if self.is_read_only() { flag::READ_ONLY } else { 0 };
-        self.flags.load(Ordering::Relaxed) | read_only
+        self.own_flags() | if self.files.are_read_only() { flag::READ_ONLY } else { 0 }
     }
 
     /// Returns the contents of `struct statfs`.
     pub(crate) fn statistics(&self) -> mounting::Statistics {
-        if let Some(root) = &self.volume {
+        if let Some(root) = &self.files.volume {
             return self.statistics_of(root.volume().usage());
         }
         let none = filesystem::Usage { limit: 0, used: 0, inodes: 0 };
-        let usage = self.tree.as_ref().map_or(none, Filesystem::usage);
+        let usage = self.files.tree.as_ref().map_or(none, Filesystem::usage);
         let pages = |bytes: u64| bytes / PAGE_SIZE as u64;
         let free = pages(usage.limit.saturating_sub(usage.used));
         mounting::Statistics {
-            magic: self.kind.magic,
+            magic: self.files.kind.magic,
             block_size: PAGE_SIZE as u64,
             blocks: pages(usage.limit),
             free_blocks: free,
@@ -470,7 +554,7 @@ impl Mount {
 
     fn statistics_of(&self, usage: ext4::Usage) -> mounting::Statistics {
         mounting::Statistics {
-            magic: self.kind.magic,
+            magic: self.files.kind.magic,
             block_size: usage.block_size,
             blocks: usage.blocks.0,
             free_blocks: usage.blocks.1,
@@ -484,10 +568,10 @@ impl Mount {
 
     /// Returns the volume, for files on a disk.
     pub(crate) fn volume(&self) -> Option<&Arc<MountedVolume>> {
-        self.volume.as_ref().map(VolumeNode::volume)
+        self.files.volume.as_ref().map(VolumeNode::volume)
     }
 
-    /// Returns the mount whose root covers a directory of this one.
+    /// Returns the mount whose root covers a file of this one.
     fn covering(self: &Arc<Mount>, node: &Node) -> Option<Arc<Mount>> {
         let covers = |mount: &&Arc<Mount>| {
             let place = mount.covers.lock();
@@ -502,7 +586,17 @@ impl Mount {
     }
 }
 
-impl Drop for Mount {
+impl MountedFiles {
+    /// Whether they must not be changed.
+    fn are_read_only(&self) -> bool {
+        match &self.volume {
+            Some(root) => root.volume().is_read_only(),
+            None => self.tree.as_ref().is_some_and(Filesystem::is_read_only),
+        }
+    }
+}
+
+impl Drop for MountedFiles {
     fn drop(&mut self) {
         if let Some(tree) = self.tree.take() {
             tree.give_up();
@@ -519,6 +613,11 @@ impl Place {
     /// Returns the metadata.
     pub(crate) fn metadata(&self) -> Metadata {
         self.node.metadata()
+    }
+
+    /// Whether it is the root of its mount.
+    fn is_root(&self) -> bool {
+        self.node == self.mount.root
     }
 
     /// Fails with `EACCES` if the file does not grant some rights to a user.
@@ -539,6 +638,16 @@ impl Place {
     #[doc(alias = "d_path")]
     pub(crate) fn path(&self) -> Result<Vec<u8>, Errno> {
         PathOfPlace::new(self).finish()
+    }
+
+    /// Returns the path in its mount alone.
+    fn path_in_mount(&self) -> Result<Vec<u8>, Errno> {
+        let mut making = PathOfPlace::new(self);
+        loop {
+            if let Some(path) = making.own_part(usize::MAX)? {
+                return if path.is_empty() { copy_of(b"/") } else { Ok(path) };
+            }
+        }
     }
 
     /// Returns the same, made in steps for a process.
@@ -589,24 +698,33 @@ impl PathOfPlace {
         }
     }
 
+    /// Goes up by at most so many directories in the present mount; returns the path from its root.
+    fn own_part(&mut self, directories: usize) -> Result<Option<Vec<u8>>, Errno> {
+        match &self.place.node {
+            Node::Stored(node) => {
+                let own = self.own.get_or_insert_with(|| match &self.place.mount.root {
+                    Node::Stored(root) => PathSoFar::new(node).beginning_at(root),
+                    Node::Generated(_) | Node::OnVolume(_) => PathSoFar::new(node),
+                });
+                self.place.mount.tree().extend_path(own, directories).map_err(errno_of)
+            }
+            Node::Generated(entry) => match self.place.mount.root {
+                Node::Generated(root) => entry.path_from(root).map(Some),
+                Node::Stored(_) | Node::OnVolume(_) => Err(Errno::ENOENT),
+            },
+            Node::OnVolume(node) => {
+                let own = self.on_volume.get_or_insert_with(|| match &self.place.mount.root {
+                    Node::OnVolume(root) => PathOnVolume::new(node).beginning_at(root),
+                    Node::Stored(_) | Node::Generated(_) => PathOnVolume::new(node),
+                });
+                own.extend(directories)
+            }
+        }
+    }
+
     /// Goes up by at most so many directories; returns the path at the top.
     fn step(&mut self, directories: usize) -> Result<Option<Vec<u8>>, Errno> {
-        let own = match &self.place.node {
-            Node::Stored(node) => {
-                let own = self.own.get_or_insert_with(|| PathSoFar::new(node));
-                match self.place.mount.tree().extend_path(own, directories).map_err(errno_of)? {
-                    Some(path) => path,
-                    None => return Ok(None),
-                }
-            }
-            Node::Generated(entry) => entry.path()?,
-            Node::OnVolume(node) => {
-                match self.on_volume.get_or_insert_with(|| PathOnVolume::new(node)).extend(directories)? {
-                    Some(path) => path,
-                    None => return Ok(None),
-                }
-            }
-        };
+        let Some(own) = self.own_part(directories)? else { return Ok(None) };
         (self.own, self.on_volume) = (None, None);
         match &own[..] {
             b"/" | b"" => {}
@@ -817,7 +935,7 @@ impl Path {
                 self.path.drain(..end);
                 continue;
             }
-            if name == b".." && here.is_root() {
+            if name == b".." && self.place.is_root() {
                 let mut rest = core::mem::take(&mut self.path);
                 self.place = above(&mount, &mut rest)?;
                 self.path = rest;
@@ -825,6 +943,8 @@ impl Path {
             }
             // An answer that is there belongs to this name.
             let known = match name {
+                // It was moved out of the part that the mount shows.
+                b".." if here.is_root() => return Err(Errno::ENOENT.into()),
                 b".." => here.above().map(|above| VolumeAnswer::File(above, None)),
                 name => here.known(name),
             };
@@ -844,8 +964,8 @@ impl Path {
                     let is_covered = found.is_covered();
                     self.place.node = Node::OnVolume(found);
                     if is_covered {
-                        self.path = relative(core::mem::take(&mut self.path))?;
-                        self.place = topmost(self.place.clone());
+                        let (place, rest) = (self.place.clone(), core::mem::take(&mut self.path));
+                        self.go_down(place, rest)?;
                     }
                 }
                 Some(target) => {
@@ -897,13 +1017,18 @@ impl Path {
         Err(Halt::Later)
     }
 
-    /// Begins at the root of all if the path is absolute, else at a directory, which is looked for only then.
+    /// Begins at the root of all if the path is absolute, else at a directory, which is looked for only then. `ENOENT`
+    /// for an empty path.
     pub(crate) fn from_directory(
         directory: impl FnOnce() -> Result<Place, Errno>,
         path: Vec<u8>,
         caller: u32,
     ) -> Result<Path, Errno> {
-        let place = if path.first() == Some(&b'/') { root() } else { directory()? };
+        let place = match path.first() {
+            None => return Err(Errno::ENOENT),
+            Some(b'/') => root(),
+            Some(_) => directory()?,
+        };
         Ok(Path::new(place, path, caller))
     }
 
@@ -934,6 +1059,13 @@ impl Path {
                     Arrived::At(..) => return Err(Errno::EBUSY.into()),
                     Arrived::Name(directory, name, is_directory) => {
                         let volume = directory.volume().clone();
+                        if self.place.mount.has_no_writers() {
+                            let kept = copy_of(&name)?;
+                            return match request(directory.clone(), name, is_directory)? {
+                                VolumeRequest::Remove { .. } => Err(Errno::EROFS.into()),
+                                _ => self.refuse_name(directory, kept),
+                            };
+                        }
                         let request = request(directory, name, is_directory)?;
                         return self.ask(&volume, || request).map(|_| 0);
                     }
@@ -946,7 +1078,7 @@ impl Path {
                 return Err(Errno::EPERM.into());
             };
             self.count_links(node, last)?;
-            match act(&self.place.mount, node.seen_by(self.subject()), &self.path) {
+            match act(&self.place.mount, self.base(node), &self.path) {
                 Err(Error::Crossing) => self.cross(last)?,
                 result => return Ok(result.map_err(errno_of)?),
             };
@@ -954,11 +1086,33 @@ impl Path {
         Err(Halt::Later)
     }
 
+    /// Refuses to make a file by a mount that is read-only: its name may be there.
+    fn refuse_name(&mut self, directory: VolumeNode, name: Vec<u8>) -> Result<usize, Halt> {
+        let volume = directory.volume().clone();
+        Err(match self.ask(&volume, || VolumeRequest::LookUp(directory, name))? {
+            VolumeAnswer::File(..) => Errno::EEXIST,
+            _ => Errno::EROFS,
+        }
+        .into())
+    }
+
+    /// Returns a node of the present mount as the beginning of the path.
+    #[inline(always)]
+    fn base<'a>(&'a self, node: &'a filesystem::Node) -> Base<'a> {
+        node.seen_by(self.subject()).within(self.place.mount.part())
+    }
+
+    /// Whether it has led to a file that is no directory, with nothing behind it: by a link of a process to a file
+    /// whose path is not known, or by a mount on a file.
+    #[inline(always)]
+    fn is_at_its_end(&self) -> bool {
+        self.path.is_empty()
+    }
+
     /// Returns the file at its end.
     pub(crate) fn look_up(&mut self, last: LastLink) -> Result<Place, Halt> {
         for _ in 0..CROSSINGS_OF_A_STEP {
-            // A link of a process may lead to a file whose path is not known.
-            if self.path.is_empty() && self.links > 0 {
+            if self.is_at_its_end() {
                 return Ok(self.place.clone());
             }
             let Place { node, mount } = &self.place;
@@ -967,7 +1121,7 @@ impl Path {
             }
             match node {
                 Node::Stored(base) => {
-                    let (base, mut way) = (base.seen_by(self.subject()), None);
+                    let (base, mut way) = (self.base(base), None);
                     match mount.tree().look_up_noting(base, &self.path, last, &mut way) {
                         Err(Error::Crossing) => self.go_on_by(way, last.into())?,
                         found => {
@@ -982,7 +1136,7 @@ impl Path {
                     }
                 }
                 Node::Generated(entry) => {
-                    match generated::walk(*entry, &self.path, self.links, last.into(), self.caller)? {
+                    match self.walk_generated(*entry, last.into())? {
                         Walked::At(entry) => return Ok(Place { node: Node::Generated(entry), mount: mount.clone() }),
                         Walked::Missing => return Err(Errno::ENOENT.into()),
                         // It has no place.
@@ -1052,8 +1206,8 @@ impl Path {
                 self.count_links(base, last)?;
             }
             match node {
-                Node::Stored(node) if self.path.is_empty() && self.links > 0 => {
-                    let (node, now) = (node.seen_by(self.subject()), crate::files::tree::now());
+                Node::Stored(node) if self.is_at_its_end() => {
+                    let (node, now) = (self.base(node), crate::files::tree::now());
                     let file = mount.tree().open_node(node, options, now).map_err(errno_of)?;
                     return Ok(Opened::Stored(file, mount.clone()));
                 }
@@ -1062,14 +1216,14 @@ impl Path {
                     return self.open_on_volume(options, last)?.ok_or(Halt::Later);
                 }
                 Node::Stored(base) => {
-                    let base = base.seen_by(self.subject());
+                    let base = self.base(base);
                     let mut way = None;
                     match mount.tree().open_noting(base, &self.path, options, made_by(owner), &mut way) {
                         Err(Error::Crossing) => self.go_on_by(way, last)?,
                         file => return Ok(Opened::Stored(file.map_err(errno_of)?, mount.clone())),
                     }
                 }
-                Node::Generated(entry) => match generated::walk(*entry, &self.path, self.links, last, self.caller)? {
+                Node::Generated(entry) => match self.walk_generated(*entry, last)? {
                     Walked::At(entry) => {
                         require_openable(entry, options)?;
                         rights::permit(self.subject(), entry.metadata().ownership(), options.rights())
@@ -1096,11 +1250,16 @@ impl Path {
                 Arrived::Name(directory, name, false) => {
                     let (volume, mount) = (directory.volume().clone(), self.place.mount.clone());
                     let (permissions, must_be_new) = (options.permissions, options.creation == Creation::Always);
-                    let request = || VolumeRequest::Open { directory, name, permissions, must_be_new };
+                    let makes_none = mount.has_no_writers();
+                    let request = || match makes_none {
+                        true => VolumeRequest::LookUp(directory, name),
+                        false => VolumeRequest::Open { directory, name, permissions, must_be_new },
+                    };
                     let (found, target, is_new) = match self.ask(&volume, request)? {
+                        VolumeAnswer::File(..) if makes_none && must_be_new => return Err(Errno::EEXIST.into()),
                         VolumeAnswer::File(found, target) => (found, target, false),
                         VolumeAnswer::Made(made) => (made, None, true),
-                        _ => return Err(Errno::ENOENT.into()),
+                        _ => return Err(if makes_none { Errno::EROFS } else { Errno::ENOENT }.into()),
                     };
                     match target {
                         Some(target) if last == LastComponent::Made(LastLink::Follow) => {
@@ -1130,6 +1289,7 @@ impl Path {
         }
         match node.kind() {
             FileKind::Directory => {}
+            FileKind::Regular if writes && mount.has_no_writers() => return Err(Errno::EROFS.into()),
             FileKind::Regular if writes && node.writers().are_denied() => return Err(Errno::ETXTBSY.into()),
             FileKind::Regular => match self.answered() {
                 Some(opened) => drop(opened?),
@@ -1183,7 +1343,7 @@ impl Path {
         if self.links == 0 || self.path.is_empty() {
             return Ok(());
         }
-        match self.place.mount.tree().links_on(base.seen_by(self.subject()), &self.path, last) {
+        match self.place.mount.tree().links_on(self.base(base), &self.path, last) {
             Ok(links) if self.links + links > MAX_SYMBOLIC_LINKS => Err(Errno::ELOOP),
             // Any other failure is the operation's to report.
             _ => Ok(()),
@@ -1206,6 +1366,12 @@ impl Path {
                     (Arrived::Left, Arrived::Left) => continue,
                     (Arrived::Left, _) | (_, Arrived::Left) => return Err(Errno::EXDEV.into()),
                     _ if !is_one => return Err(Errno::EXDEV.into()),
+                    (Arrived::Name(..), Arrived::Name(..)) if self.place.mount.has_no_writers() => {
+                        return Err(Errno::EROFS.into());
+                    }
+                    (Arrived::At(..), Arrived::Name(directory, name, _)) if self.place.mount.has_no_writers() => {
+                        return other.refuse_name(directory, name);
+                    }
                     (first, second) => {
                         let volume = self.place.mount.volume().ok_or(Errno::EXDEV)?.clone();
                         let request = request(first, second)?;
@@ -1218,8 +1384,8 @@ impl Path {
             {
                 self.count_links(node, last)?;
                 other.count_links(other_node, other_last)?;
-                let first = (node.seen_by(self.subject()), &self.path[..]);
-                let second = (other_node.seen_by(other.subject()), &other.path[..]);
+                let first = (self.base(node), &self.path[..]);
+                let second = (other.base(other_node), &other.path[..]);
                 match act(&self.place.mount, first, second) {
                     Err(Error::Crossing) => {}
                     Err(Error::Unfinished) => return Err(Halt::Later),
@@ -1258,12 +1424,11 @@ impl Path {
     fn cross(&mut self, last: LastComponent) -> Result<bool, Halt> {
         let mount = self.place.mount.clone();
         let way = match &self.place.node {
-            Node::Stored(node) => {
-                mount.tree().way_on(node.seen_by(self.subject()), &self.path, last).map_err(errno_of)?
-            }
+            Node::Stored(_) | Node::Generated(_) if self.is_at_its_end() => return Ok(false),
+            Node::Stored(node) => mount.tree().way_on(self.base(node), &self.path, last).map_err(errno_of)?,
             Node::OnVolume(_) => return Ok(false),
             Node::Generated(entry) => {
-                let walked = generated::walk(*entry, &self.path, self.links, last, self.caller)?;
+                let walked = self.walk_generated(*entry, last)?;
                 match walked {
                     Walked::Away { from, rest, links } => self.go_away(from, rest, links)?,
                     Walked::Later { from, rest, links } => return Err(self.go_on_later(from, rest, links)),
@@ -1292,10 +1457,9 @@ impl Path {
         let mut rest = way.rest;
         let is_later = matches!(way.departure, Departure::Later(_));
         self.place = match way.departure {
-            // The directory itself if the mount has gone meanwhile.
-            Departure::Down(directory) => {
-                rest = relative(rest)?;
-                topmost(Place { node: Node::Stored(directory), mount })
+            Departure::Down(file) => {
+                self.go_down(Place { node: Node::Stored(file), mount }, rest)?;
+                return Ok(());
             }
             Departure::Up => above(&mount, &mut rest)?,
             Departure::Root => root(),
@@ -1303,6 +1467,31 @@ impl Path {
         };
         self.path = rest;
         if is_later { Err(Halt::Later) } else { Ok(()) }
+    }
+
+    /// Goes on in the mount that covers a file: in the file itself if that is covered in another mount of its file
+    /// system, or if the covering mount has gone meanwhile.
+    fn go_down(&mut self, covered: Place, rest: Vec<u8>) -> Result<(), Errno> {
+        self.place = topmost(covered);
+        self.path = match self.place.node.kind() {
+            FileKind::Directory => relative(rest)?,
+            _ if rest.is_empty() => rest,
+            _ => return Err(Errno::ENOTDIR),
+        };
+        Ok(())
+    }
+
+    /// Follows the path in generated files.
+    fn walk_generated(&self, entry: Entry, last: LastComponent) -> Result<Walked, Errno> {
+        // A file that a mount shows.
+        if self.is_at_its_end() {
+            return Ok(Walked::At(entry));
+        }
+        let top = match self.place.mount.root {
+            Node::Generated(root) => root,
+            Node::Stored(_) | Node::OnVolume(_) => generated::TOP,
+        };
+        generated::walk((entry, top), &self.path, self.links, last, self.caller)
     }
 }
 
@@ -1406,7 +1595,6 @@ pub(crate) fn mount(
     if at == root() {
         return Err(Errno::EBUSY);
     }
-    let number = Number::take()?;
     let charge = charge_for(&at, &source, account)?;
     let owner: Arc<dyn Owner> = account.clone();
     let tree = kind.make.map(|make| make(&options, &owner)).transpose().map_err(|error| match error {
@@ -1414,13 +1602,14 @@ pub(crate) fn mount(
         error => errno_of(error),
     })?;
     let files = tree.map_or(Files::Generated, Files::Stored);
-    put(Mount::new(kind, number, files, (source, Some(charge))), at, flags)
+    put(Mount::new(kind, files, (source, Some(charge)))?, at, flags)
 }
 
-/// Charges a mount on a directory, which it keeps in use.
+/// Charges a mount on a file, which it keeps in use.
 fn charge_for(at: &Place, source: &[u8], account: &Arc<Account>) -> Result<Charge, Errno> {
     let covered = if matches!(at.node, Node::OnVolume(_)) { MEMORY_OF_A_NODE } else { 0 };
-    account.charge(Resource::Memory, size_of::<Mount>() + source.len() + 64 + covered)
+    let mount = size_of::<Mount>() + size_of::<MountedFiles>();
+    account.charge(Resource::Memory, mount + source.len() + 64 + covered)
 }
 
 /// Whether this is the name of the kind of volumes on disks.
@@ -1536,7 +1725,7 @@ pub(crate) fn put_volume(
 ) -> Result<(), Errno> {
     let charge = charge_for(&at, &source, account)?;
     let kind = if root.volume().is_of_host() { &HOST } else { &EXT4 };
-    let mount = Mount::new(kind, Number::take()?, Files::OnVolume(root), (source, Some(charge)));
+    let mount = Mount::new(kind, Files::OnVolume(root), (source, Some(charge)))?;
     put(mount, at, flags)
 }
 
@@ -1548,20 +1737,29 @@ enum Files {
 }
 
 impl Mount {
-    /// Makes a mount that has no place yet.
+    /// Makes a mount of a new file system that has no place yet. `ENOSPC` if there are too many mounts.
     fn new(
         kind: &'static Kind,
-        number: Number,
         files: Files,
         (source, charge): (Vec<u8>, Option<Charge>),
-    ) -> Arc<Mount> {
-        let (tree, volume) = match files {
-            Files::Stored(tree) => (Some(tree), None),
-            Files::Generated => (None, None),
-            Files::OnVolume(root) => (None, Some(root)),
+    ) -> Result<Arc<Mount>, Errno> {
+        let (root, tree, volume) = match files {
+            Files::Stored(tree) => (Node::Stored(tree.root()), Some(tree), None),
+            Files::Generated => (Node::Generated(generated::TOP), None, None),
+            Files::OnVolume(root) => (Node::OnVolume(root.clone()), None, Some(root)),
         };
-        let (order, covers, flags) = (AtomicU64::new(ORDER_OF_ROOT), Mutex::new(None), AtomicU32::new(0));
-        Arc::new(Mount { number, kind, tree, volume, order, covers, flags, source, _charge: charge })
+        // From here on the end of a volume is that of the files.
+        let number = Number::take(&FILE_SYSTEMS)?;
+        let files = Arc::new(MountedFiles { number, kind, tree, volume, source });
+        Mount::of(root, files, charge)
+    }
+
+    /// Makes a mount that shows these files from a root on, and has no place yet. `ENOSPC` if there are too many.
+    fn of(root: Node, files: Arc<MountedFiles>, charge: Option<Charge>) -> Result<Arc<Mount>, Errno> {
+        let number = Number::take(&MOUNTS)?;
+        let (order, covers) = (AtomicU64::new(ORDER_OF_ROOT), Mutex::new(None));
+        let (flags, writers) = (AtomicU32::new(0), AtomicU32::new(0));
+        Ok(Arc::new(Mount { root, files, number, order, covers, flags, writers, _charge: charge }))
     }
 }
 
@@ -1572,7 +1770,15 @@ fn put(mount: Arc<Mount>, at: Place, flags: u32) -> Result<(), Errno> {
     if !at.mount.is_attached(&table) {
         return Err(Errno::EINVAL);
     }
+    enter(&mut table, mount, at)
+}
+
+/// Enters a mount into the table. `EBUSY` if another covers its place.
+fn enter(table: &mut Vec<Arc<Mount>>, mount: Arc<Mount>, at: Place) -> Result<(), Errno> {
     // Another may have mounted there meanwhile.
+    if table.iter().any(|other| other.covers.lock().as_ref() == Some(&at)) {
+        return Err(Errno::EBUSY);
+    }
     at.node.cover()?;
     *mount.covers.lock() = Some(at);
     // Under the table's lock.
@@ -1596,7 +1802,7 @@ pub(crate) enum AtStart {
 /// Makes a tree for the nodes of devices, which has no place yet.
 pub(crate) fn device_tree() -> Result<Arc<Mount>, Errno> {
     let tree = top().tree().beside(default_size(), None).map_err(errno_of)?;
-    Ok(Mount::new(&DEVTMPFS, Number::take()?, Files::Stored(tree), (DEVTMPFS.name.to_vec(), None)))
+    Mount::new(&DEVTMPFS, Files::Stored(tree), (DEVTMPFS.name.to_vec(), None))
 }
 
 /// Mounts a file system on a directory before there is a process. `ENOENT` or `ENOTDIR` if there is no such directory.
@@ -1613,9 +1819,7 @@ pub(crate) async fn mount_at_start(path: &str, files: AtStart) -> Result<(), Err
         return Err(Errno::EBUSY);
     }
     let hardened = flag::NO_SET_USER | flag::NO_DEVICES;
-    let make = |kind: &'static Kind, files| {
-        Ok::<_, Errno>(Mount::new(kind, Number::take()?, files, (kind.name.to_vec(), None)))
-    };
+    let make = |kind: &'static Kind, files| Mount::new(kind, files, (kind.name.to_vec(), None));
     let (mount, flags) = match files {
         AtStart::Proc => (make(&PROC, Files::Generated)?, hardened | flag::NO_EXECUTION),
         AtStart::Memory(permissions) => {
@@ -1629,18 +1833,15 @@ pub(crate) async fn mount_at_start(path: &str, files: AtStart) -> Result<(), Err
 }
 
 fn set_flags(mount: &Arc<Mount>, flags: u32) -> Result<(), Errno> {
-    if let Some(tree) = &mount.tree {
+    if let Some(tree) = &mount.files.tree {
         tree.set_read_only(flags & flag::READ_ONLY != 0).map_err(errno_of)?;
     }
-    // Files of the host have owners of the host.
-    let always = if is_host(mount.kind.name) { flag::NO_SET_USER } else { 0 };
-    mount.flags.store(flags & FLAGS & !flag::READ_ONLY | always, Ordering::Relaxed);
-    Ok(())
+    mount.set_own_flags(flags)
 }
 
 /// Fails with `EINVAL` for a place that is not the root of a mount.
 pub(crate) fn require_root(at: &Place) -> Result<(), Errno> {
-    if at.node.is_root() { Ok(()) } else { Err(Errno::EINVAL) }
+    if at.is_root() { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 /// Changes the flags and options of the mount whose root this is. `EINVAL` if it is none, or if its size would be
@@ -1656,7 +1857,7 @@ pub(crate) fn remount(at: &Place, flags: u32, options: &[u8]) -> Result<(), Errn
     }
     // The access of a volume is changed by the caller, who waits for it.
     let Some(size) = options.size else { return set_flags(&at.mount, flags) };
-    let tree = at.mount.tree.as_ref().ok_or(Errno::EINVAL)?;
+    let tree = at.mount.files.tree.as_ref().ok_or(Errno::EINVAL)?;
     let before = tree.usage().limit;
     tree.set_limit(size).map_err(errno_of)?;
     set_flags(&at.mount, flags).inspect_err(|_| {
@@ -1668,9 +1869,10 @@ pub(crate) fn remount(at: &Place, flags: u32, options: &[u8]) -> Result<(), Errn
 /// Takes the mount whose root this is from the table. `EINVAL` if it is none, `EBUSY` for the first file system.
 ///
 /// If anything in it is in use, an open file, a working directory or another mount, that is `EBUSY`; but a mount that
-/// is *detached* goes at once, with those below it, and lives on for its users only.
+/// is *detached* goes at once, with those below it, and lives on for its users only. Otherwise returns the volume
+/// that no mount shows any more, for its caller to wait for its end.
 #[doc(alias = "do_umount")]
-pub(crate) fn unmount(at: Place, detach: bool) -> Result<(), Errno> {
+pub(crate) fn unmount(at: Place, detach: bool) -> Result<Option<Arc<MountedVolume>>, Errno> {
     require_root(&at)?;
     let mount = at.mount.clone();
     drop(at);
@@ -1691,21 +1893,30 @@ pub(crate) fn unmount(at: Place, detach: bool) -> Result<(), Errno> {
         }
         let mut next = Some(mount);
         while let Some(mount) = next {
-            let above = mount.covers.lock().take();
-            if let Some(place) = &above {
-                place.node.uncover();
-            }
-            table.retain(|other| !Arc::ptr_eq(other, &mount));
+            let above = leave(&mut table, &mount);
             removed.push((mount, above));
             // A mount whose place is in one that has been removed.
             next = table.iter().find(|other| is_within(other, &removed)).cloned();
         }
     }
+    let ends = removed.first().filter(|(mount, _)| !detach && Arc::strong_count(&mount.files) == 1);
+    let ending = ends.and_then(|(mount, _)| mount.volume().cloned());
     drop(removed);
-    Ok(())
+    Ok(ending)
 }
 
-/// Whether a mount covers a directory of one of these.
+/// Takes a mount from the table; returns the place that it covered.
+fn leave(table: &mut Vec<Arc<Mount>>, mount: &Arc<Mount>) -> Option<Place> {
+    table.retain(|other| !Arc::ptr_eq(other, mount));
+    let above = mount.covers.lock().take()?;
+    let covers = |other: &Arc<Mount>| other.covers.lock().as_ref().is_some_and(|place| place.node == above.node);
+    if !table.iter().any(covers) {
+        above.node.uncover();
+    }
+    Some(above)
+}
+
+/// Whether a mount covers a file of one of these.
 fn is_within(mount: &Mount, removed: &[(Arc<Mount>, Option<Place>)]) -> bool {
     let covers = mount.covers.lock();
     covers.as_ref().is_some_and(|place| removed.iter().any(|(above, _)| Arc::ptr_eq(above, &place.mount)))

@@ -21,10 +21,29 @@ use crate::scheduling::steps;
 /// A regular file or a directory.
 // The order of the fields matters: a tree that is given up has no open files.
 pub(crate) struct Stored {
-    /// The open file.
-    pub file: filesystem::OpenFile,
-    /// Its mount.
-    pub mount: Arc<Mount>,
+    file: filesystem::OpenFile,
+    mount: Arc<Mount>,
+}
+
+impl Stored {
+    /// Makes the object of a file that was opened by a mount. `EROFS` if that is read-only by now.
+    pub(crate) fn new(file: filesystem::OpenFile, mount: Arc<Mount>) -> Result<Stored, Errno> {
+        if file.is_counted()
+            && let Err(error) = mount.begin_writing()
+        {
+            drop(file);
+            return Err(error);
+        }
+        Ok(Stored { file, mount })
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        if self.file.is_counted() {
+            self.mount.end_writing();
+        }
+    }
 }
 
 /// Returns the `struct stat` of a stored file.

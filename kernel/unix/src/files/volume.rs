@@ -1147,7 +1147,9 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let found = self.found_at(directory, name)?;
         self.admit_nameless(found, request)?;
         let used = found.and_then(|found| self.shared.used(found.inode));
-        let moving = if is_directory { self.move_directory(used.as_ref())? } else { None };
+        // A file of another kind is refused by the volume.
+        let moved = used.as_ref().filter(|used| (used.kind == kind::DIRECTORY) == is_directory);
+        let moving = self.keep_mounts_away(moved)?;
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let nameless = if is_directory {
             volume.remove_directory(directory.number(), name)?
@@ -1163,10 +1165,13 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             }
             gone.is_nameless.then_some(gone.inode)
         };
+        // A mount that comes from now on finds that it has no name.
+        if let Some(used) = used.as_ref().filter(|_| nameless.is_some()) {
+            used.attributes.lock().links = 0;
+        }
         // Uses of its own are none of others.
-        drop(used);
+        drop((used, moving));
         self.lost_its_name(nameless, request);
-        drop(moving);
         Ok(())
     }
 
@@ -1195,7 +1200,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             self.admit_nameless(found[1], request)?;
         }
         let used = found.map(|found| found.and_then(|found| self.shared.used(found.inode)));
-        let moving = [self.move_directory(used[0].as_ref()), self.move_directory(used[1].as_ref())];
+        let moving = [self.keep_mounts_away(used[0].as_ref()), self.keep_mounts_away(used[1].as_ref())];
         if moving.iter().any(Result::is_err) {
             let [moved, replaced] = found;
             let moved = moved.ok_or(Errno::ENOENT)?;
@@ -1219,14 +1224,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         Ok(())
     }
 
-    /// Keeps mounts away from a directory, which may be removed or get another name, as long as the result lives.
-    /// `EBUSY` if it is covered.
-    fn move_directory(&mut self, used: Option<&Arc<Inode>>) -> Result<Option<Moving>, Errno> {
-        // A directory that nobody uses has no mount, and gets a user on this stack alone.
-        let Some(inode) = used.filter(|used| used.kind == kind::DIRECTORY) else { return Ok(None) };
+    /// Keeps mounts away from a file, which may be removed or get another name, as long as the result lives. `EBUSY` if
+    /// it is covered.
+    fn keep_mounts_away(&mut self, used: Option<&Arc<Inode>>) -> Result<Option<Moving>, Errno> {
+        // A file that nobody uses has no mount, and gets a user on this stack alone.
+        let Some(inode) = used else { return Ok(None) };
         match inode.mounting.compare_exchange(UNCOVERED, MOVING, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(Some(Moving(inode.clone()))),
-            // Both names of a rename may be those of one directory.
+            // Both names of a rename may be those of one file.
             Err(MOVING) => Ok(None),
             Err(_) => Err(Errno::EBUSY),
         }
@@ -1936,7 +1941,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         };
         // No path would lead any more to what is mounted on it.
         let is_covered =
-            |present: &Attributes| inode.mounting.load(Ordering::Acquire) == COVERED && present.is(kind::DIRECTORY);
+            |present: &Attributes| inode.mounting.load(Ordering::Acquire) == COVERED && present.is(inode.kind);
         match present {
             // The mount has the root as long as it lasts.
             Some(present) if inode.number == ROOT || is_same(&present) || is_covered(&present) => inode.renew(present),
@@ -2022,7 +2027,7 @@ struct Inode {
     is_lost: AtomicBool,
     /// Those that have it open for writing, or run it.
     writers: Writers,
-    /// Whether the root of another file system covers the directory: [`UNCOVERED`], [`COVERED`] or [`MOVING`].
+    /// Whether the root of a mount covers the file: [`UNCOVERED`], [`COVERED`] or [`MOVING`].
     mounting: AtomicU8,
     /// Its place, if that is known; the root has none.
     above: Mutex<Option<Above>>,
@@ -2032,14 +2037,14 @@ struct Inode {
     _charge: Option<Charge>,
 }
 
-/// No other file system covers a directory, and one may.
+/// No mount covers a file, and one may.
 const UNCOVERED: u8 = 0;
-/// Another file system's root covers a directory, which keeps its name.
+/// The roots of mounts cover a file, which keeps its name.
 const COVERED: u8 = 1;
-/// A directory is being removed or renamed, and is not covered meanwhile.
+/// A file is being removed or renamed, and is not covered meanwhile.
 const MOVING: u8 = 2;
 
-/// A directory that is being removed or renamed.
+/// A file that is being removed or renamed.
 struct Moving(Arc<Inode>);
 
 impl Drop for Moving {
@@ -2175,11 +2180,19 @@ impl VolumeNode {
         &self.0.volume
     }
 
-    /// Lets the root of another file system cover the directory, for one mount. `EBUSY` if one does, or if the
-    /// directory is being removed or renamed at this moment; `ENOENT` if it has been removed.
+    /// Lets the roots of mounts cover the file; one may do so already, in another mount of the volume. `EBUSY` if the
+    /// file is being removed or renamed at this moment; `ENOENT` if it has been removed, `EINVAL` for a symbolic link.
     pub(crate) fn cover(&self) -> Result<(), Errno> {
         let change = self.0.mounting.compare_exchange(UNCOVERED, COVERED, Ordering::AcqRel, Ordering::Acquire);
-        change.map_err(|_| Errno::EBUSY)?;
+        match change {
+            Ok(_) if !self.is(kind::SYMBOLIC_LINK) => {}
+            Ok(_) => {
+                self.uncover();
+                return Err(Errno::EINVAL);
+            }
+            Err(COVERED) => return Ok(()),
+            Err(_) => return Err(Errno::EBUSY),
+        }
         // A removal that has ended before has left its note.
         if self.attributes().links == 0 || self.0.is_lost() {
             self.uncover();
@@ -2188,12 +2201,12 @@ impl VolumeNode {
         Ok(())
     }
 
-    /// Ends what [`cover`](Self::cover) began.
+    /// Ends what [`cover`](Self::cover) began, when no mount covers the file any more.
     pub(crate) fn uncover(&self) {
         self.0.mounting.store(UNCOVERED, Ordering::Release);
     }
 
-    /// Whether the root of another file system covers the directory.
+    /// Whether the root of a mount covers the file.
     pub(crate) fn is_covered(&self) -> bool {
         self.0.mounting.load(Ordering::Acquire) == COVERED
     }

@@ -329,7 +329,7 @@ impl Process {
             Opened::Stored(file, _) if file.node().archived_bytes().is_some_and(|bytes| !bytes.is_empty()) => {
                 return Err(Errno::EROFS);
             }
-            Opened::Stored(file, mount) => Box::new(Stored { file, mount }),
+            Opened::Stored(file, mount) => Box::new(Stored::new(file, mount)?),
             Opened::OnVolume(node, mount) => VolumeFile::open(node, mount, Access::Write, 0, &self.account)?,
             Opened::Generated(..) | Opened::Same(_) => return Err(Errno::EINVAL),
         };

@@ -165,6 +165,12 @@ impl VolumeFile {
             if node.is(kind::REGULAR) {
                 node.writers().begin().map_err(errno_of)?;
             }
+            if let Err(error) = mount.begin_writing() {
+                if node.is(kind::REGULAR) {
+                    node.writers().end();
+                }
+                return Err(error);
+            }
             writers.1 += 1;
         }
         let reported = AtomicU32::new(node.failures());
@@ -493,6 +499,7 @@ impl Drop for VolumeFile {
     fn drop(&mut self) {
         if self.access != Access::Read {
             self.node.volume().writers.lock().1 -= 1;
+            self.mount.end_writing();
             if self.node.is(kind::REGULAR) {
                 self.node.writers().end();
             }

@@ -251,6 +251,8 @@ impl<W: WaitsOnStack> Desk<'_, W> {
 /// The path of a file on its volume, which is made in steps, because it can be two thousand directories deep.
 pub(crate) struct PathOnVolume {
     file: VolumeNode,
+    /// The inode at which the path begins.
+    top: u32,
     /// The directory to go on with, and the number of moves when the path was begun.
     at: Option<(Arc<Inode>, u64)>,
     /// From its end.
@@ -265,7 +267,13 @@ impl PathOnVolume {
 
     /// Begins the path of a file.
     pub(crate) fn new(file: &VolumeNode) -> PathOnVolume {
-        PathOnVolume { file: file.clone(), at: None, path: Vec::new(), beginnings: 0 }
+        PathOnVolume { file: file.clone(), top: ROOT, at: None, path: Vec::new(), beginnings: 0 }
+    }
+
+    /// Makes the path begin at this file, which is above the other one or that itself: `ENOENT` if it is not.
+    pub(crate) fn beginning_at(mut self, root: &VolumeNode) -> PathOnVolume {
+        self.top = root.number();
+        self
     }
 
     /// Goes up by at most so many directories; returns the path when it is complete, with a slash before each name, and
@@ -282,7 +290,7 @@ impl PathOnVolume {
         }
         for _ in 0..directories {
             let Some((here, seen)) = &mut self.at else { break };
-            if here.number == ROOT {
+            if here.number == self.top {
                 let is_as_begun = self.file.volume().moves.load(Ordering::Acquire) == *seen;
                 if !is_as_begun && self.beginnings <= PathOnVolume::MOST_BEGINNINGS {
                     return Ok(None);
