@@ -8,11 +8,18 @@
 //! The memory is paid for by the object's [`Payer`], a page at a time, which also gets the frames at the end, to free
 //! them in steps.
 //!
+//! The *end* of an object is the number of its pages that programs reach. A file that is cut off sets it, and then has
+//! the pages behind it taken from all spaces, one after the other ([`leave_lost_pages`]). The frames stay, so nothing
+//! can go wrong meanwhile. Nothing leads from an object to the spaces that map it, since cutting a mapped file off is
+//! rare, and mapping is not.
+//!
 //! An object that no address space maps can lose pages again ([`MemoryObject::take`]): its owner shows that by having
 //! it alone.
 //!
 //! Rejected: shares of each page in each page table. A file that is cut off could give its pages back before its
 //! mappings go; and each entry would have to be counted, and looked at by `fork`.
+//!
+//! [`leave_lost_pages`]: crate::AddressSpace::leave_lost_pages
 //!
 //! # Locking
 //! An object has a lock, under which only memory is taken. It may be used while an address space is locked.
@@ -23,6 +30,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
 use core::mem::size_of;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use spin::Mutex;
 
@@ -180,6 +188,8 @@ impl ObjectPages {
 pub struct MemoryObject {
     pages: Mutex<ObjectPages>,
     absent: Absent,
+    /// Number of pages that programs reach. Acquire and release, for a space that is looked through after a change.
+    end: AtomicUsize,
     payer: Option<Box<dyn Payer>>,
     companion: Arc<dyn Any + Send + Sync>,
 }
@@ -194,7 +204,8 @@ impl MemoryObject {
     /// Makes an object without pages. `companion` is for its users: a thing that belongs to the memory.
     #[must_use]
     pub fn new(absent: Absent, payer: Box<dyn Payer>, companion: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { pages: Mutex::default(), absent, payer: Some(payer), companion }
+        let end = AtomicUsize::new(MOST_PAGES);
+        Self { pages: Mutex::default(), absent, end, payer: Some(payer), companion }
     }
 
     /// Returns the thing that belongs to the memory.
@@ -203,12 +214,47 @@ impl MemoryObject {
         &self.companion
     }
 
+    /// Returns the number of pages that programs reach; [`MOST_PAGES`] if all.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Sets the number of pages that programs reach. Returns whether there were more, which are then to be taken from
+    /// the spaces that have them: [`leave_lost_pages`](crate::AddressSpace::leave_lost_pages).
+    pub fn set_end(&self, pages: usize) -> bool {
+        self.end.swap(pages, Ordering::AcqRel) > pages
+    }
+
+    /// Fills a bounded number of pages behind the end with zeros, from a page on; returns the page to go on with.
+    pub fn zero_behind_the_end(&self, from: usize) -> Option<usize> {
+        const AT_A_TIME: usize = 4;
+        let pages = self.pages.lock();
+        let mut next = from;
+        for _ in 0..AT_A_TIME {
+            match pages.next(next.max(self.end())) {
+                Ok(page) => {
+                    pages.get(page).inspect(|frame| frame.zero());
+                    next = page + 1;
+                }
+                Err(further) => next = further,
+            }
+            if next >= MOST_PAGES {
+                return None;
+            }
+        }
+        Some(next)
+    }
+
     /// Returns the frame of a page.
     ///
     /// # Errors
     /// [`Fault::BeyondTheEnd`] if the page is not there and cannot be; [`Fault::OutOfMemory`].
     pub fn page(&self, page: usize) -> Result<SharedFrame, Fault> {
         let mut pages = self.pages.lock();
+        if page >= self.end() {
+            return Err(Fault::BeyondTheEnd);
+        }
         if let Some(frame) = pages.get(page) {
             return Ok(frame.clone());
         }
@@ -229,6 +275,11 @@ impl MemoryObject {
     #[must_use]
     pub fn present(&self, page: usize) -> Option<SharedFrame> {
         self.pages.lock().get(page).cloned()
+    }
+
+    /// Returns the frame of a page if it is there and not behind the end.
+    pub(crate) fn reached(&self, page: usize) -> Option<SharedFrame> {
+        if page < self.end() { self.present(page) } else { None }
     }
 
     /// Looks for the first page that is there, from one page on: returns it, or where the next look begins, which is a

@@ -115,7 +115,7 @@ const AROUND: u64 = 16 * PAGE_SIZE;
 fn enter_around(table: &mut PageTable, mapped: &ObjectUse, start: u64, pages: Range<u64>, protection: Protection) {
     for page in pages.step_by(PAGE_SIZE as usize) {
         let number = mapped.first + (page - start) / PAGE_SIZE;
-        let present = usize::try_from(number).ok().and_then(|number| mapped.object.present(number));
+        let present = usize::try_from(number).ok().and_then(|number| mapped.object.reached(number));
         let Some(frame) = present else { continue };
         match table.map_kept(page, &frame, protection) {
             Ok(()) | Err(sv39::MapError::Occupied) => {}
@@ -1074,6 +1074,42 @@ impl AddressSpace {
         Ok(self.remove_pages(part.clone(), &part, Removed::Nothing))
     }
 
+    /// Takes pages of an object that are behind its end from the regions that map it, from an address on: a bounded
+    /// number. They are faults from then on. Returns the flush, and the address to go on with, `None` at the end.
+    #[doc(alias = "unmap_mapping_range")]
+    pub fn leave_lost_pages(&mut self, object: &Arc<MemoryObject>, from: u64) -> (Flush, Option<u64>) {
+        match self.lost_from(object, from) {
+            Ok((lost, mapped)) => {
+                let part = self.table.reach(lost, Edge::Start);
+                let unmapped = self.table.unmap_part(part.clone(), &part);
+                // The region may go, and with it the object, before the harts have flushed these pages.
+                (self.flush(unmapped, Removed::One(Backing::Object(mapped))), Some(part.end))
+            }
+            Err(next) => (Flush::default(), next),
+        }
+    }
+
+    /// Returns the rest of the first region from an address on that has pages behind an object's end, or the address to
+    /// go on with after a bounded number of others, `None` at the end.
+    fn lost_from(&self, object: &Arc<MemoryObject>, from: u64) -> Result<(Range<u64>, ObjectUse), Option<u64>> {
+        let end = object.end() as u64;
+        let mut regions = self.regions.iter_from(self.regions.above(from));
+        let mut seen = None;
+        for region in regions.by_ref().take(MOST_REGIONS) {
+            seen = Some(region.end);
+            if let Backing::Object(mapped) = &region.backing
+                && Arc::ptr_eq(&mapped.object, object)
+            {
+                let kept = end.saturating_sub(mapped.first).min((region.end - region.start) / PAGE_SIZE);
+                let start = (region.start + kept * PAGE_SIZE).max(from);
+                if start < region.end {
+                    return Ok((start..region.end, mapped.clone()));
+                }
+            }
+        }
+        Err(seen.filter(|_| regions.next().is_some()))
+    }
+
     /// Returns a part of a range, at its start or at its end, that can be unmapped, protected or mapped over with a
     /// bounded amount of work. It ends inside a region only if it begins inside that region too, or at its start, so
     /// that unmapping one part after the other splits no region that unmapping all at once would not. Never empty if
@@ -1712,7 +1748,7 @@ impl AddressSpace {
         let (protection, end) = (region.protection, range.end.min(region.end));
         for page in (range.start..end).step_by(PAGE_SIZE as usize) {
             let number = mapped.first + (page - region.start) / PAGE_SIZE;
-            let Some(frame) = usize::try_from(number).ok().and_then(|number| mapped.object.present(number)) else {
+            let Some(frame) = usize::try_from(number).ok().and_then(|number| mapped.object.reached(number)) else {
                 continue;
             };
             if self.table.map_kept(page, &frame, protection).is_err() {

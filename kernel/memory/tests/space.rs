@@ -1474,6 +1474,73 @@ fn an_object_s_pages_are_those_of_all_its_mappings_and_go_with_the_last() {
     assert_eq!((freed.load(Ordering::Relaxed), frames::free_frames()), (2, before));
 }
 
+/// An object that becomes shorter keeps its frames, and no space reaches those behind its end.
+#[test]
+fn pages_behind_the_end_of_an_object_leave_the_spaces_that_had_them() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    {
+        let (start, other) = (0x10_0000, 0x50_0000);
+        let (object, _) = object(Absent::Zeros(2048), 4 << 20);
+        let (mut first, mut second) = (space(Limits::DEFAULT), space(Limits::DEFAULT));
+        map_object(&mut first, start, 700, &object, (0, Sharing::ReadWrite)).expect("free");
+        map_object(&mut first, other, 4, &object, (2, Sharing::ReadWrite)).expect("free");
+        fork(&mut first, &mut second);
+        for space in [&mut first, &mut second] {
+            for page in [0, 2, 3, 5, 600, 699] {
+                space.copy_out(start + page * PAGE_SIZE, b"x").expect("mapped");
+            }
+            space.copy_out(other + 2 * PAGE_SIZE, b"y").expect("mapped");
+        }
+        assert!(object.set_end(3), "there were more");
+        assert!(!object.set_end(3));
+        for space in [&mut first, &mut second] {
+            let (mut from, mut steps) = (0, 0);
+            loop {
+                let (flush, next) = space.leave_lost_pages(&object, from);
+                flush.after(|_| ());
+                steps += 1;
+                match next {
+                    Some(next) => from = next,
+                    None => break,
+                }
+            }
+            assert!(steps > 2, "700 pages are not left at once");
+            let mut byte = [0];
+            for page in [0, 2] {
+                assert_eq!(space.copy_in(start + page * PAGE_SIZE, &mut byte), Ok(()));
+                assert_eq!(&byte, b"x");
+            }
+            let lost = [(start, 3), (start, 5), (start, 600), (start, 699), (other, 1), (other, 2)];
+            for address in lost.map(|(start, page)| start + page * PAGE_SIZE) {
+                for access in [Access::Read, Access::Write] {
+                    assert_eq!(space.fault(address, access), Err(Fault::BeyondTheEnd));
+                }
+                assert_eq!(space.copy_out(address, b"z"), Err(Fault::BeyondTheEnd));
+            }
+        }
+        let mut page = Some(3);
+        while let Some(from) = page {
+            page = object.zero_behind_the_end(from);
+        }
+        // Pages that come back are zeros, and the same for all.
+        assert!(!object.set_end(6));
+        let mut byte = [1];
+        first.copy_in(start + 5 * PAGE_SIZE, &mut byte).expect("it is there again");
+        assert_eq!(byte, [0]);
+        first.copy_out(start + 4 * PAGE_SIZE, b"n").expect("it is there again");
+        second.copy_in(other + 2 * PAGE_SIZE, &mut byte).expect("it is there again");
+        assert_eq!(&byte, b"n");
+        assert_eq!(second.fault(start + 6 * PAGE_SIZE, Access::Read), Err(Fault::BeyondTheEnd));
+        for mut space in [first, second] {
+            while let Some(part) = space.clear_part() {
+                part.after(|_| ());
+            }
+        }
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
 #[test]
 fn pages_of_an_object_are_paid_for_and_end_where_it_ends() {
     let _alone = alone();

@@ -11,7 +11,7 @@
 //! A page can be *common* to the file and to programs that map it: then its bytes are in memory of the kernel's
 //! ([`CommonPages`]), which programs may change at any time, and are copied and never borrowed. Bytes beyond the end of
 //! a common page may be anything; they are cleared when the file grows over them. A common page that is cut off stays
-//! with its mappings; if the file comes to have the page again, it is cleared for that.
+//! in that memory, out of the programs' reach; if the file comes to have the page again, it is cleared for that.
 //!
 //! Pages are kept in chunks of neighbours, in the order of their numbers. When a file is freed or cut off, removed
 //! chunks become *remains*, which are freed later, one after the other ([`Remains`]): the holder of a file's lock never
@@ -65,6 +65,9 @@ pub trait CommonPages: Any + Send + Sync {
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::NoSpace`].
     fn make(&self, page: u64, bytes: &[u8; PAGE_SIZE]) -> Result<(), Error>;
+
+    /// Notes that the file has so many pages from now on. Programs do not reach others, nor any bytes that these had.
+    fn set_end(&self, pages: u64);
 
     /// Notes that a program maps pages for writing, until the kernel takes that back.
     fn begin_writing(&self);
@@ -457,8 +460,9 @@ impl FileContents {
                     at += filled as u64;
                     // A source that gives nothing leaves the file's length unchanged, also if the write began beyond
                     // its end.
-                    if filled > 0 {
-                        self.length = self.length.max(at);
+                    if filled > 0 && at > self.length {
+                        self.length = at;
+                        self.tell_end();
                     }
                     if filled < wanted {
                         break;
@@ -694,7 +698,15 @@ impl FileContents {
             }
         }
         self.length = length;
+        self.tell_end();
         Ok(())
+    }
+
+    /// Tells the memory of common pages how long the file is.
+    fn tell_end(&self) {
+        if let Some(common) = &self.common {
+            common.set_end(self.length.div_ceil(PAGE));
+        }
     }
 
     /// Removes the bytes beyond a length that is not 0.
@@ -793,6 +805,8 @@ mod tests {
         fn write(&self, page: u64, within: usize, bytes: &[u8]) {
             self.0.lock().get_mut(&page).unwrap()[within..within + bytes.len()].copy_from_slice(bytes);
         }
+
+        fn set_end(&self, _: u64) {}
 
         fn clear(&self, page: u64, from: usize) -> bool {
             self.0.lock().get_mut(&page).map(|page| page[from..].fill(0)).is_some()

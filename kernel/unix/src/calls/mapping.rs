@@ -1058,6 +1058,81 @@ mod tests {
         assert_eq!(ending, Ending::Killed(abi_unix::types::signal::BUS as u8));
     }
 
+    /// A file that is cut off takes its pages from all that have mapped them, in memory and on a volume.
+    #[test]
+    fn pages_that_a_mapped_file_loses_are_gone_for_all() {
+        use crate::files::volume::tests::{self as on_volume, with_volume};
+
+        fn check(program: &mut Program) {
+            let before = program.process().charged_without_tables();
+            let file = program.create(b"/tmp/volume/cut\0", 2);
+            let contents = program.store(&[7; 4 * PAGE]);
+            assert_eq!(program.call(SystemCall::Write, [file, contents, 4 * PAGE]), Ok(4 * PAGE));
+            let map = |program: &mut Program, protection: usize, first: usize| {
+                program.call(SystemCall::Map, [0, (5 - first) * PAGE, protection, SHARED, file, first * PAGE])
+            };
+            let (all, last) = (map(program, READ_WRITE, 0).unwrap(), map(program, 1, 2).unwrap());
+            assert!(can_write(program, all + 4 * PAGE - 1, 8) && !can_write(program, all + 4 * PAGE, 8));
+            assert_eq!(program.read(last + PAGE, 1), [7]);
+            let child = program.spawn(move |program| {
+                let path = program.store(b"/tmp/volume/cut\0");
+                let file = program.call(SystemCall::Open, [0, path, 2, 0]).unwrap();
+                let own = program.call(SystemCall::Map, [0, 4 * PAGE, READ_WRITE, SHARED, file, 0]).unwrap();
+                assert_eq!(program.read(own + 3 * PAGE, 1), [7]);
+                assert_eq!(program.call(SystemCall::Truncate, [file, PAGE + 100]), Ok(0));
+                assert!(can_write(program, own + PAGE + 99, 1) && !can_write(program, own + 2 * PAGE, 1));
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            // The rest of the last page is zeros; a call that meets another page fails as with any bad address.
+            assert_eq!(program.read(all + PAGE + 98, 4), [7, 1, 0, 0]);
+            for address in [all + 2 * PAGE, all + 4 * PAGE - 1, last, last + PAGE] {
+                assert!(!can_write(program, address, 1), "{address:#x}");
+                assert_eq!(program.call(SystemCall::WriteAt, [file, address, 1, 0]), Err(Errno::EFAULT));
+            }
+            assert_eq!(program.call(SystemCall::ReadAt, [file, all + 2 * PAGE, 8, 0]), Err(Errno::EFAULT));
+            assert_eq!(program.call(SystemCall::ReadAt, [file, all + 2 * PAGE - 4, 4, 0]), Ok(4));
+            // Longer again, it has zeros there.
+            assert_eq!(program.call(SystemCall::Truncate, [file, 3 * PAGE]), Ok(0));
+            assert_eq!(program.read(all + 2 * PAGE, 2), [0, 0]);
+            assert!(!can_write(program, all + 3 * PAGE, 1));
+            assert_eq!(program.call(SystemCall::WriteAt, [file, contents, PAGE, 2 * PAGE]), Ok(PAGE));
+            assert_eq!(program.read(all + 2 * PAGE, 2), [7, 7]);
+            assert_eq!(program.read(last, 2), [7, 7]);
+            assert_eq!(program.call(SystemCall::Truncate, [file, 0]), Ok(0));
+            assert!(!can_write(program, all, 1));
+            for (start, first) in [(all, 0), (last, 2)] {
+                program.call(SystemCall::Unmap, [start, (5 - first) * PAGE]).unwrap();
+            }
+            program.call(SystemCall::Close, [file]).unwrap();
+            program.remove(b"/tmp/volume/cut\0");
+            program.sleep_ns(1_000_000);
+            assert_eq!(program.process().charged_without_tables(), before);
+        }
+
+        with_volume(|program| {
+            check(program);
+            on_volume::mount(program, 0).unwrap();
+            check(program);
+            on_volume::unmount(program).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_page_that_a_mapped_file_has_lost_is_a_bus_error() {
+        let ending = run_to_its_end(|program| {
+            let file = program.create(b"/tmp/lost\0", 2);
+            assert_eq!(program.write_to(file, &[1; 2 * PAGE]), Ok(2 * PAGE));
+            let start = program.call(SystemCall::Map, [0, 2 * PAGE, READ_WRITE, SHARED, file, 0]).unwrap();
+            program.remove(b"/tmp/lost\0");
+            program.trap(Trap::PageFault { address: (start + PAGE) as u64, access: Access::Read });
+            assert_eq!(program.read(start + PAGE, 1), [1]);
+            assert_eq!(program.call(SystemCall::Truncate, [file, PAGE]), Ok(0));
+            program.trap(Trap::PageFault { address: (start + PAGE) as u64, access: Access::Write });
+        });
+        assert_eq!(ending, Ending::Killed(abi_unix::types::signal::BUS as u8));
+    }
+
     /// Processes wait for each other at a word of their common memory, wherever each has mapped it.
     #[test]
     fn a_word_in_shared_memory_is_a_futex_of_all_its_processes() {

@@ -1,16 +1,19 @@
 //! The coroutine that does the rest of what calls have left ([`remains`]), for their owners. The remains of a process
 //! whose budget is used up fall behind all other work, as everything of such a process does.
 
+use alloc::sync::Arc;
 use core::cell::Cell;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
 use hal_api::Machine as _;
+use memory::MemoryObject;
 use platform::Machine;
 
 use crate::files::mounts;
 use crate::files::remains::{self, CLEANER, OfFileSystems};
+use crate::files::shared_memory;
 use crate::process::table;
 use crate::scheduling::payers::Since;
 use crate::scheduling::{self, executor, standing, steps};
@@ -21,7 +24,18 @@ pub(crate) fn start() {
         free_some: || mounts::top().tree().free_remains(),
         are_left: || mounts::top().tree().has_remains(),
     });
+    shared_memory::register(take_lost_pages);
     executor::spawn_for_kernel(standing::worth_of(Priority::DEFAULT), clean());
+}
+
+/// Takes pages behind the end of an object from the space of the first process from a number on, from an address on;
+/// returns where to go on.
+fn take_lost_pages(object: &Arc<MemoryObject>, (number, address): (u32, u64)) -> Option<(u32, u64)> {
+    let process = table::next_after(number.saturating_sub(1))?;
+    let from = if process.id == number { address } else { 0 };
+    let (flush, next) = process.space().lock().leave_lost_pages(object, from);
+    usermode::flush(flush);
+    Some(next.map_or((process.id + 1, 0), |address| (process.id, address)))
 }
 
 /// Frees what calls have left, for ever: registrations, for one, hold files open.

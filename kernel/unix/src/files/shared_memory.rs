@@ -4,6 +4,9 @@
 //! when its last mapping has gone, at the expense of that process too. A segment's is charged as a file is, since it
 //! stays when its maker ends. The pages of a file that are mapped are moved
 //! to the file's object ([`FilePages`]), where reading and writing the file find them.
+//!
+//! A file that is cut off takes its pages from all spaces ([`LostPages`]): in steps, in which each living process is
+//! looked at. That is work for a call that few programs make, and costs mappings nothing.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,7 +17,7 @@ use abi_unix::Errno;
 use filesystem::CommonPages;
 use memory::object::{Absent, ObjectPages, Payer};
 use memory::{MemoryObject, OutOfMemory};
-use spin::Mutex;
+use spin::{Mutex, Once};
 
 use crate::files::remains::{self, Remain};
 use crate::process::accounts::{Account, Charge, Resource};
@@ -93,6 +96,55 @@ pub(crate) fn of_the_first(owner: u32) -> Result<Arc<MemoryObject>, Errno> {
     Ok(Arc::new(object(Account::first(), owner, Resource::Memory, Absent::BeyondTheEnd)?))
 }
 
+/// Takes the pages behind the end of an object from the space of the first process from a number on, from an address
+/// on: a bounded number. Returns where to go on.
+type TakeAway = fn(&Arc<MemoryObject>, (u32, u64)) -> Option<(u32, u64)>;
+
+/// The function that finds the spaces, which belong to processes.
+static TAKE_AWAY: Once<TakeAway> = Once::new();
+
+/// Registers that function. Called once.
+pub(super) fn register(take_away: TakeAway) {
+    TAKE_AWAY.call_once(|| take_away);
+}
+
+/// Pages behind the end of an object, which are being taken from all spaces and filled with zeros then.
+pub(super) struct LostPages {
+    object: Arc<MemoryObject>,
+    /// The process and the address to go on with.
+    space: Option<(u32, u64)>,
+    /// The page to go on with when they are zeros.
+    page: usize,
+}
+
+impl LostPages {
+    /// Begins to take the pages behind the end of an object away.
+    pub(super) fn of(object: Arc<MemoryObject>) -> LostPages {
+        let page = object.end();
+        LostPages { object, space: Some((0, 0)), page }
+    }
+}
+
+impl Remain for LostPages {
+    fn owner(&self) -> Option<u32> {
+        None
+    }
+
+    fn step(&mut self) -> bool {
+        if let Some(space) = self.space {
+            self.space = TAKE_AWAY.get().and_then(|take_away| take_away(&self.object, space));
+            return false;
+        }
+        match self.object.zero_behind_the_end(self.page) {
+            Some(page) => {
+                self.page = page;
+                false
+            }
+            None => true,
+        }
+    }
+}
+
 /// The pages of a file that programs map.
 pub(super) struct FilePages {
     object: Arc<MemoryObject>,
@@ -149,6 +201,14 @@ impl FilePages {
 }
 
 impl CommonPages for FilePages {
+    fn set_end(&self, pages: u64) {
+        let is_lower = self.object.set_end(usize::try_from(pages).unwrap_or(usize::MAX));
+        // Beside this one, mappings have it.
+        if is_lower && Arc::strong_count(&self.object) > 1 {
+            remains::leave(LostPages::of(self.object.clone()));
+        }
+    }
+
     fn begin_writing(&self) {
         self.writers.fetch_add(1, Ordering::Relaxed);
     }

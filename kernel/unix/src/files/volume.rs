@@ -52,6 +52,8 @@ use tables::Ordered;
 
 use crate::files::disk::{self, Disk};
 use crate::files::host_folder::HostFolder;
+use crate::files::remains::Remain as _;
+use crate::files::shared_memory::LostPages;
 use crate::files::tree;
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::identity::{self, Whom};
@@ -1651,12 +1653,19 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Brings the pages in memory to the state after a change of the file's length.
     fn cut(&mut self, node: &VolumeNode, length: u64) {
-        {
+        let lost = {
             // Together, or a writer would write behind the new end.
             let mut pages = node.0.pages.lock();
             let mut attributes = node.0.attributes.lock();
             pages.clear_behind(attributes.size.min(length));
             attributes.size = length;
+            pages.set_length(length)
+        };
+        if let Some(object) = lost {
+            let mut lost = LostPages::of(object);
+            while !lost.step() {
+                self.pause();
+            }
         }
         let mut from = 0;
         loop {
@@ -2056,8 +2065,11 @@ impl Drop for Moving {
 impl Inode {
     /// Brings the attributes to their state on the volume, which has not been told of the last changes of pages.
     fn renew(&self, mut attributes: Attributes) {
-        let pages = self.pages.lock();
+        let mut pages = self.pages.lock();
         let mut present = self.attributes.lock();
+        if attributes.size > present.size {
+            pages.set_length(attributes.size);
+        }
         if pages.modified.is_some() {
             attributes.times[1..].copy_from_slice(&present.times[1..]);
         }

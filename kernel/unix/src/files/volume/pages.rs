@@ -493,6 +493,14 @@ impl CachedPages {
         }
     }
 
+    /// Notes the length of the file; returns the memory of its pages if it is shorter than before, and programs have
+    /// mapped it.
+    pub(super) fn set_length(&mut self, length: u64) -> Option<Arc<MemoryObject>> {
+        let object = self.object.as_ref()?;
+        let is_lower = object.set_end(usize::try_from(length.div_ceil(PAGE_SIZE as u64)).unwrap_or(usize::MAX));
+        (is_lower && Arc::strong_count(object) > 1).then(|| object.clone())
+    }
+
     /// Forgets pages behind a byte of the file, which ends there now, those of one group from this one on; returns the
     /// group to go on with. Pages that are mapped are filled with zeros instead, and are as those of a hole.
     pub(super) fn cut(&mut self, length: u64, from: u64) -> Option<u64> {
