@@ -205,21 +205,29 @@ impl Job {
     /// Sends a signal to all programs of the job. One that ends programs ends the rest of the command too.
     pub fn kill(&self, number: u32) -> Result<(), Errno> {
         let ends = matches!(number, signal::TERM | signal::HUP | signal::INT | signal::KILL);
-        match self.group.load(Ordering::Relaxed) {
-            0 if number == signal::CONT => self.note_resumption(),
-            0 if matches!(number, signal::STOP | signal::TSTP) => self.note_stop(),
-            // A command without a program is a part of this process.
-            0 if ends => self.cancel(),
-            0 => return Err(Errno::ESRCH),
-            group => {
-                self.is_ending.fetch_or(ends, Ordering::Relaxed);
-                process::kill_group(group, number)?;
-                // A stopped job ends when it goes on.
-                if ends {
-                    let _ = process::kill_group(group, signal::CONT);
-                    self.note_resumption();
+        let group = self.group.load(Ordering::Relaxed);
+        if group != 0 {
+            self.is_ending.fetch_or(ends, Ordering::Relaxed);
+            match process::kill_group(group, number) {
+                // Its last program has ended, and the command goes on, or is stopped, without one.
+                Err(Errno::ESRCH) => {}
+                sent => {
+                    sent?;
+                    // A stopped job ends when it goes on.
+                    if ends {
+                        let _ = process::kill_group(group, signal::CONT);
+                        self.note_resumption();
+                    }
+                    return Ok(());
                 }
             }
+        }
+        // A command without a program is a part of this process.
+        match number {
+            signal::CONT => self.note_resumption(),
+            signal::STOP | signal::TSTP => self.note_stop(),
+            _ if ends => self.cancel(),
+            _ => return Err(Errno::ESRCH),
         }
         Ok(())
     }
