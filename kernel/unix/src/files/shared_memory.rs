@@ -123,14 +123,9 @@ impl LostPages {
         let page = object.end();
         LostPages { object, space: Some((0, 0)), page }
     }
-}
 
-impl Remain for LostPages {
-    fn owner(&self) -> Option<u32> {
-        None
-    }
-
-    fn step(&mut self) -> bool {
+    /// Does a step; returns whether nothing is left.
+    pub(super) fn step(&mut self) -> bool {
         if let Some(space) = self.space {
             self.space = TAKE_AWAY.get().and_then(|take_away| take_away(&self.object, space));
             return false;
@@ -145,9 +140,28 @@ impl Remain for LostPages {
     }
 }
 
+/// Pages that a call takes from all spaces, and leaves to be taken behind it.
+struct TakenPages {
+    /// The process that pays.
+    owner: u32,
+    lost: LostPages,
+}
+
+impl Remain for TakenPages {
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
+    }
+
+    fn step(&mut self) -> bool {
+        self.lost.step()
+    }
+}
+
 /// The pages of a file that programs map.
 pub(super) struct FilePages {
     object: Arc<MemoryObject>,
+    /// The process that has mapped it first, and pays.
+    owner: u32,
     /// Number of mappings that can write. Changed under the file's lock, but for the ends of mappings.
     writers: AtomicUsize,
 }
@@ -191,7 +205,7 @@ impl FilePages {
     /// Makes the memory for pages of a file, for a process with this account and number.
     pub(super) fn make(account: &Arc<Account>, owner: u32) -> Result<Arc<dyn CommonPages>, Errno> {
         let object = Arc::new(object(account, owner, Resource::Memory, Absent::BeyondTheEnd)?);
-        Ok(Arc::new(FilePages { object, writers: AtomicUsize::new(0) }))
+        Ok(Arc::new(FilePages { object, owner, writers: AtomicUsize::new(0) }))
     }
 
     fn end_writing(&self, writes: bool) {
@@ -205,7 +219,7 @@ impl CommonPages for FilePages {
         let is_lower = self.object.set_end(usize::try_from(pages).unwrap_or(usize::MAX));
         // Beside this one, mappings have it.
         if is_lower && Arc::strong_count(&self.object) > 1 {
-            remains::leave(LostPages::of(self.object.clone()));
+            remains::leave(TakenPages { owner: self.owner, lost: LostPages::of(self.object.clone()) });
         }
     }
 

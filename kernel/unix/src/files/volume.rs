@@ -52,7 +52,6 @@ use tables::Ordered;
 
 use crate::files::disk::{self, Disk};
 use crate::files::host_folder::HostFolder;
-use crate::files::remains::Remain as _;
 use crate::files::shared_memory::LostPages;
 use crate::files::tree;
 use crate::process::accounts::{Account, Charge, Resource};
