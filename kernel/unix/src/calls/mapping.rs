@@ -1061,7 +1061,7 @@ mod tests {
     /// A file that is cut off takes its pages from all that have mapped them, in memory and on a volume.
     #[test]
     fn pages_that_a_mapped_file_loses_are_gone_for_all() {
-        use crate::files::volume::tests::{self as on_volume, with_volume};
+        use crate::files::volume::tests::in_memory_and_on_a_volume;
 
         fn check(program: &mut Program) {
             let before = program.process().charged_without_tables();
@@ -1110,12 +1110,7 @@ mod tests {
             assert_eq!(program.process().charged_without_tables(), before);
         }
 
-        with_volume(|program| {
-            check(program);
-            on_volume::mount(program, 0).unwrap();
-            check(program);
-            on_volume::unmount(program).unwrap();
-        });
+        in_memory_and_on_a_volume(check);
     }
 
     #[test]

@@ -613,7 +613,7 @@ mod tests {
     fn a_bind_shows_a_directory_in_another_place() {
         use Errno::{EBUSY, EEXIST, EINVAL, ENOENT, ENOTDIR, EROFS, EXDEV};
 
-        use crate::files::volume::tests::{self as on_volume, with_volume};
+        use crate::files::volume::tests::in_memory_and_on_a_volume;
 
         fn check(program: &mut Program) {
             let at = |name: &str| format!("/tmp/volume/{name}");
@@ -731,12 +731,7 @@ mod tests {
             }
         }
 
-        with_volume(|program| {
-            check(program);
-            on_volume::mount(program, 0).unwrap();
-            check(program);
-            on_volume::unmount(program).unwrap();
-        });
+        in_memory_and_on_a_volume(check);
     }
 
     /// A file system lives until its last mount goes, and generated files can be bound as others.
@@ -847,7 +842,7 @@ mod tests {
     fn names_of_mount_points_are_refused() {
         use Errno::{EBUSY, EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EXDEV};
 
-        use crate::files::volume::tests::{self as on_volume, with_volume};
+        use crate::files::volume::tests::in_memory_and_on_a_volume;
 
         fn compare(program: &mut Program) {
             let mut wrong = Vec::new();
@@ -923,12 +918,7 @@ mod tests {
             assert!(wrong.is_empty(), "{wrong:#?}");
         }
 
-        with_volume(|program| {
-            compare(program);
-            on_volume::mount(program, 0).unwrap();
-            compare(program);
-            on_volume::unmount(program).unwrap();
-        });
+        in_memory_and_on_a_volume(compare);
     }
 
     #[test]

@@ -2573,6 +2573,16 @@ pub(crate) mod tests {
         Some((ran.ok()?.status.success(), bytes))
     }
 
+    /// Runs a check in a directory in memory, and in the same one when a volume is mounted there.
+    pub(crate) fn in_memory_and_on_a_volume(check: fn(&mut Program)) {
+        with_volume(move |program| {
+            check(program);
+            mount(program, 0).unwrap();
+            check(program);
+            unmount(program).unwrap();
+        });
+    }
+
     /// Runs a program with a fresh volume on the second disk, which must be whole afterwards.
     pub(crate) fn with_volume(body: impl FnOnce(&mut Program) + Send + 'static) {
         let made = tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096"], &std::vec![0; SECOND_SIZE]);

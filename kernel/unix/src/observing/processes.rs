@@ -177,6 +177,18 @@ fn directory_of(process: &Process) -> Entry {
     Entry { line: PROCESS, process: process.id, made: process.started, number: 0 }
 }
 
+/// Fails if the process of an entry has ended, and with `EACCES` if the entry is private and it must not be inspected.
+fn permit_if(entry: Entry, may_inspect: impl FnOnce(&Process) -> Result<(), Errno>) -> Result<(), Errno> {
+    if entry.process == 0 {
+        return Ok(());
+    }
+    let process = process_of(entry)?;
+    if line_of(entry).is_private {
+        may_inspect(&process).map_err(|_| Errno::EACCES)?;
+    }
+    Ok(())
+}
+
 /// Returns the file of a process's program.
 fn program_of(process: &Process) -> Result<Place, Errno> {
     process.executable.lock().as_ref().map(|running| running.place().clone()).ok_or(Errno::ENOENT)
@@ -262,27 +274,17 @@ impl Source for Processes {
     }
 
     fn permit(&self, entry: Entry, caller: u32) -> Result<(), Errno> {
-        if entry.process == 0 {
-            return Ok(());
-        }
-        let process = process_of(entry)?;
-        if line_of(entry).is_private {
+        permit_if(entry, |process| {
             let caller = table::find(caller).ok_or(Errno::EACCES)?;
-            authority::permit_towards(&caller, &process, Act::Inspect).map_err(|_| Errno::EACCES)?;
-        }
-        Ok(())
+            authority::permit_towards(&caller, process, Act::Inspect)
+        })
     }
 
     fn permit_again(&self, entry: Entry, opener: &Opener) -> Result<(), Errno> {
-        if entry.process == 0 {
-            return Ok(());
-        }
-        let process = process_of(entry)?;
-        if line_of(entry).is_private {
+        permit_if(entry, |process| {
             let caller = opener.process.upgrade().ok_or(Errno::EACCES)?;
-            authority::permit_with(&opener.rights, &caller, &process, Act::Inspect).map_err(|_| Errno::EACCES)?;
-        }
-        Ok(())
+            authority::permit_with(&opener.rights, &caller, process, Act::Inspect)
+        })
     }
 
     fn permissions(&self, entry: Entry) -> u16 {
