@@ -4,6 +4,7 @@
 //! a deadline, and also returns if the kernel panics, or QEMU ends. Those outcomes are a [`Failure`], which is one
 //! sentence about the cause, and for a panic the report with function names.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -166,6 +167,8 @@ impl std::error::Error for Failure {}
 pub struct Guest {
     child: Child,
     lines: Receiver<String>,
+    /// Is closed when the machine has written its first byte, or ends.
+    has_spoken: Option<Receiver<Infallible>>,
     reader: Option<JoinHandle<()>>,
     complaints: Option<JoinHandle<String>>,
     log: PathBuf,
@@ -219,7 +222,11 @@ impl Guest {
         let stdout = child.pipes().stdout.take().context("the machine has no output")?;
         let mut stderr = child.pipes().stderr.take().context("the machine has no output for errors")?;
         let (sender, lines) = mpsc::channel();
-        let reader = thread::spawn(move || read_serial(stdout, file, echo, &sender));
+        let (speaks, has_spoken) = mpsc::channel();
+        let reader = thread::spawn(move || {
+            let serial = Speaking { serial: stdout, speaks: Some(speaks) };
+            read_serial(serial, file, echo, &sender);
+        });
         let complaints = thread::spawn(move || {
             let mut text = Vec::new();
             let _ = stderr.read_to_end(&mut text);
@@ -228,6 +235,7 @@ impl Guest {
         Ok(Guest {
             child,
             lines,
+            has_spoken: Some(has_spoken),
             reader: Some(reader),
             complaints: Some(complaints),
             log: log.to_path_buf(),
@@ -241,6 +249,11 @@ impl Guest {
     /// Returns the pipe for typed characters, once.
     pub fn input(&mut self) -> Option<impl Write + Send + 'static> {
         self.child.pipes().stdin.take()
+    }
+
+    /// Returns the end of a channel that is closed when the machine has written its first byte or ends, once.
+    pub fn first_byte(&mut self) -> Option<Receiver<Infallible>> {
+        self.has_spoken.take()
     }
 
     /// Waits for a line from which `wanted` returns a value.
@@ -427,6 +440,22 @@ impl Guest {
         }
         let last_line = self.last_line();
         self.failure(FailureKind::Ended { status, said, expected: expected.to_string(), last_line })
+    }
+}
+
+/// A serial line that tells of its first byte, by closing a channel.
+struct Speaking<R> {
+    serial: R,
+    speaks: Option<mpsc::Sender<Infallible>>,
+}
+
+impl<R: Read> Read for Speaking<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.serial.read(buffer);
+        if read.is_ok() {
+            self.speaks = None;
+        }
+        read
     }
 }
 

@@ -118,7 +118,15 @@ pub fn interact(
         let quit = quit.clone();
         // Not joined: this thread may be reading the keyboard for ever.
         let keys = Keys::new(if console.is_some() { From::Person } else { From::Elsewhere });
-        thread::spawn(move || forward_keys(keys, io::stdin().lock(), input, &quit));
+        // The firmware empties the serial line's queues when it sets the line up, before its first word. A person's
+        // keys come later, and one that ends the machine counts at once.
+        let first_byte = machine.first_byte().filter(|_| console.is_none());
+        thread::spawn(move || {
+            if let Some(first_byte) = first_byte {
+                let _ = first_byte.recv();
+            }
+            forward_keys(keys, io::stdin().lock(), input, &quit);
+        });
     }
     let result = wait(&mut machine, &quit, limit.map(Duration::from_secs));
     machine.end();

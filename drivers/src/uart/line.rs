@@ -34,7 +34,7 @@ pub(super) mod ns16550 {
     /// Interrupt identification (read; reading clears the transmitter's interrupt) and FIFO control (write).
     pub const INTERRUPT_IDENTIFICATION: usize = 2;
     pub const FIFO_CONTROL: usize = 2;
-    pub const FIFO_ENABLE_AND_CLEAR: u8 = 0b111;
+    pub const FIFO_ENABLE: u8 = 1 << 0;
     /// Number of bytes that the transmitter takes once it is empty.
     pub const FIFO_BYTES: usize = 16;
     pub const LINE_CONTROL: usize = 3;
@@ -97,13 +97,14 @@ impl<R: Registers> Line<R> {
         Line { registers, kind, has_break: false }
     }
 
-    /// Sets up the device, with all interrupts off.
+    /// Sets up the device, with all interrupts off. The FIFOs keep what is in them: keys that were pressed early, and
+    /// the last words of the firmware.
     pub(super) fn initialise(&self) {
         match self.kind {
             UartKind::Ns16550 { .. } => {
                 self.write8(ns16550::INTERRUPT_ENABLE, 0);
                 self.write8(ns16550::LINE_CONTROL, ns16550::LINE_EIGHT_BITS);
-                self.write8(ns16550::FIFO_CONTROL, ns16550::FIFO_ENABLE_AND_CLEAR);
+                self.write8(ns16550::FIFO_CONTROL, ns16550::FIFO_ENABLE);
                 self.write8(ns16550::MODEM_CONTROL, ns16550::MODEM_READY);
             }
             UartKind::SiFive => {

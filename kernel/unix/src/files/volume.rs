@@ -2561,13 +2561,17 @@ pub(crate) mod tests {
 
     const HERE: usize = AT_FDCWD as usize;
 
-    /// Runs a tool of e2fsprogs on a copy of the second disk; `None` if it is not installed.
+    /// Runs a tool of e2fsprogs on a copy of the second disk, outside of programs; `None` if it is not installed.
     fn tool(words: &[&str], bytes: &[u8]) -> Option<(bool, Vec<u8>)> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("cops-volume-{}-{number}", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
+        // Until it is another program, a child has all files of this process: local sockets that another test closes
+        // would stay open in it.
+        let guard = crate::testing::alone();
         let ran = Command::new(format!("/usr/sbin/{}", words[0])).args(&words[1..]).arg(&path).output();
+        drop(guard);
         let bytes = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         Some((ran.ok()?.status.success(), bytes))

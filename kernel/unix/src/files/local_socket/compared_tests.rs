@@ -305,12 +305,22 @@ impl SocketCalls for LinuxSockets {
         let done = |()| SocketReport::Number(0);
         match *step {
             SocketStep::Make(index, kind) => {
-                let made = net::socket_with(AddressFamily::UNIX, type_of(kind), SocketFlags::NONBLOCK, None);
+                let made = net::socket_with(
+                    AddressFamily::UNIX,
+                    type_of(kind),
+                    SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+                    None,
+                );
                 self.sockets[index] = Some(made.map_err(code)?);
                 Ok(done(()))
             }
             SocketStep::Pair(first, second, kind) => {
-                let made = net::socketpair(AddressFamily::UNIX, type_of(kind), SocketFlags::NONBLOCK, None);
+                let made = net::socketpair(
+                    AddressFamily::UNIX,
+                    type_of(kind),
+                    SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+                    None,
+                );
                 let (a, b) = made.map_err(code)?;
                 self.sockets[first] = Some(a);
                 self.sockets[second] = Some(b);
@@ -334,7 +344,9 @@ impl SocketCalls for LinuxSockets {
             }
             SocketStep::Dissolve(index) => net::connect_unspec(self.socket(index)?).map(done).map_err(code),
             SocketStep::Accept(from, to) => {
-                let (made, peer) = net::acceptfrom_with(self.socket(from)?, SocketFlags::NONBLOCK).map_err(code)?;
+                let (made, peer) =
+                    net::acceptfrom_with(self.socket(from)?, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
+                        .map_err(code)?;
                 let peer = self.told(peer);
                 self.sockets[to] = Some(made);
                 Ok(SocketReport::Bytes(Vec::new(), peer))
