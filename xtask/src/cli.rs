@@ -403,6 +403,7 @@ pub struct New {
 EXAMPLES
   cargo xtask image empty disk.img 2G
   cargo xtask image debian disk.img bash coreutils
+  cargo xtask image debian disk.img dpkg --file ../hello_1.0_riscv64.deb:/root/
   cargo xtask run --disk disk.img --init /bin/bash")]
 pub struct Image {
     /// The action.
@@ -428,6 +429,11 @@ pub enum ImageAction {
         /// The packages.
         #[arg(required = true)]
         packages: Vec<String>,
+        /// Put a file or a directory of this host into the image too, in place of those of the same path; may be
+        /// repeated. The default place is `/` and the file's name; a GUEST that ends with a slash is the directory to
+        /// put it into.
+        #[arg(long = "file", value_name = "HOST[:GUEST]")]
+        files: Vec<HostFile>,
         /// Its size; the default has some room beside the files.
         #[arg(long, value_parser = crate::image::parse_size)]
         size: Option<u64>,

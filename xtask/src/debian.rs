@@ -3,7 +3,8 @@
 //! apt resolves the packages that a set of packages depends on, as if nothing were installed, and fetches them into the
 //! user's cache ([`crate::apt`]). They are unpacked into one directory, the root, and not configured: installation
 //! scripts expect a running system. The few files that these scripts would make and programs look for are made here
-//! ([`finish`]). An archive of the root's files is the machine's initramfs.
+//! ([`finish`]). Where dpkg is one of the packages, its database has them all, as installed ([`DATABASE`]). An archive
+//! of the root's files is the machine's initramfs.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -67,7 +68,12 @@ const AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// Number of the way in which packages become a root. To be changed with the functions below, so that roots of the
 /// former way are not used.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+
+/// The package that installs others in the machine, with a database of those that are there.
+const INSTALLER: &str = "dpkg";
+/// Its database.
+const DATABASE: &str = "var/lib/dpkg";
 
 /// Greatest number of links in a path.
 const MOST_LINKS: usize = 40;
@@ -293,6 +299,7 @@ fn unpack(context: &Context, cache: &Path, packages: &[Package]) -> Result<PathB
     let (first, others): (Vec<_>, Vec<_>) = packages.iter().partition(|package| package.name == "base-files");
     let root = part.join("root");
     std::fs::create_dir(&root)?;
+    let mut database = packages.iter().any(|package| package.name == INSTALLER).then(Database::default);
     for (step, package) in first.into_iter().chain(others).enumerate() {
         activity.advance_to(step as u64);
         activity.detail(&package.name);
@@ -301,11 +308,17 @@ fn unpack(context: &Context, cache: &Path, packages: &[Package]) -> Result<PathB
         let mut command = children::command("dpkg-deb");
         command.arg("--extract").arg(file_of(cache, package)).arg(&alone);
         apt::output(command, &format!("unpacking {}", package.file_name()))?;
+        if let Some(database) = &mut database {
+            database.add(&file_of(cache, package), &alone)?;
+        }
         merge(&alone, &root, Path::new("")).with_context(|| format!("{} cannot be unpacked", package.name))?;
         std::fs::remove_dir_all(&alone)?;
     }
     activity.clear();
     finish(&root)?;
+    if let Some(database) = database {
+        database.write(&root.join(DATABASE))?;
+    }
     let kept = std::fs::rename(&root, &directory);
     let _ = std::fs::remove_dir_all(&part);
     // Another run may have unpacked the same packages meanwhile.
@@ -314,6 +327,96 @@ fn unpack(context: &Context, cache: &Path, packages: &[Package]) -> Result<PathB
     }
     remove_old(&roots, &directory);
     Ok(directory)
+}
+
+/// The database of dpkg: what is installed, and of each package the names of its files, its scripts and what else it
+/// has about itself (deb(5), dpkg-query(1)).
+#[derive(Default)]
+struct Database {
+    status: String,
+    /// Files about packages.
+    about: Vec<(String, Vec<u8>)>,
+}
+
+impl Database {
+    /// Adds the package of a file, whose own files are in a directory.
+    fn add(&mut self, file: &Path, unpacked: &Path) -> Result<()> {
+        let control = unpacked.with_extension("control");
+        let mut command = children::command("dpkg-deb");
+        command.arg("--control").arg(file).arg(&control);
+        apt::output(command, &format!("reading {}", file.display()))?;
+        let fields = std::fs::read_to_string(control.join("control"))
+            .with_context(|| format!("{} has no description", file.display()))?;
+        let name = self.add_fields(&fields).with_context(|| format!("{} has no name", file.display()))?;
+        for entry in std::fs::read_dir(&control)? {
+            let entry = entry?;
+            let kind = entry.file_name().to_string_lossy().into_owned();
+            if kind != "control" {
+                self.about.push((format!("{name}.{kind}"), std::fs::read(entry.path())?));
+            }
+        }
+        std::fs::remove_dir_all(&control)?;
+        let mut paths = vec!["/.".to_string()];
+        add_paths(unpacked, "", &mut paths)?;
+        self.about.push((format!("{name}.list"), (paths.join("\n") + "\n").into_bytes()));
+        Ok(())
+    }
+
+    /// Adds the description of a package, and returns the name that its files about it have.
+    fn add_fields(&mut self, fields: &str) -> Option<String> {
+        let value = |name: &str| fields.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        let name = value("Package")?;
+        // Packages of one name for several architectures are told apart by it.
+        let file_name = match (value("Multi-Arch"), value("Architecture")) {
+            (Some("same"), Some(architecture)) => format!("{name}:{architecture}"),
+            _ => name.into(),
+        };
+        for line in fields.trim_end().lines() {
+            self.status += line;
+            self.status.push('\n');
+            if line.starts_with("Package: ") {
+                self.status += "Status: install ok installed\n";
+            }
+        }
+        self.status.push('\n');
+        Some(file_name)
+    }
+
+    fn write(&self, directory: &Path) -> Result<()> {
+        let about = directory.join("info");
+        for directory in [&about, &directory.join("updates"), &directory.join("triggers")] {
+            std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        let made = [("status", &self.status[..]), ("available", ""), ("arch", &format!("{ARCHITECTURE}\n"))];
+        let made = made.map(|(name, text)| (directory.join(name), text.as_bytes(), 0o644));
+        let of_packages = self.about.iter().map(|(name, bytes)| {
+            let is_script =
+                ["preinst", "postinst", "prerm", "postrm", "config"].iter().any(|kind| name.ends_with(kind));
+            (about.join(name), &bytes[..], if is_script { 0o755 } else { 0o644 })
+        });
+        let format = (about.join("format"), &b"1\n"[..], 0o644);
+        for (path, bytes, mode) in made.into_iter().chain(of_packages).chain([format]) {
+            std::fs::write(&path, bytes)
+                .and_then(|()| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)))
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds the absolute paths of all files below a directory, each directory before what it has.
+fn add_paths(directory: &Path, below: &str, paths: &mut Vec<String>) -> Result<()> {
+    let entries = std::fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    let mut entries = entries.collect::<Result<Vec<_>, _>>()?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let path = format!("{below}/{}", entry.file_name().to_string_lossy());
+        paths.push(path.clone());
+        if entry.file_type()?.is_dir() {
+            add_paths(&entry.path(), &path, paths)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns where a path of the machine lies on this host. Links on the way, and at its end if `last` says so, lead
@@ -497,6 +600,21 @@ mod tests {
         symlink("loop", root.join("loop")).unwrap();
         assert!(inside(&root, Path::new("loop/x"), LastLink::Keep).is_err());
         std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn descriptions_become_the_database_of_installed_packages() {
+        let mut database = Database::default();
+        let library = "Package: libx\nVersion: 1\nArchitecture: riscv64\nMulti-Arch: same\nDescription: x\n more\n";
+        let tool = "Package: tool\nVersion: 2\nArchitecture: all\nDepends: libx\n\n";
+        assert_eq!(database.add_fields(library).as_deref(), Some("libx:riscv64"));
+        assert_eq!(database.add_fields(tool).as_deref(), Some("tool"));
+        assert_eq!(database.add_fields("Version: 1\n"), None);
+        let expected = "Package: libx\nStatus: install ok installed\nVersion: 1\nArchitecture: riscv64\n\
+                        Multi-Arch: same\nDescription: x\n more\n\n\
+                        Package: tool\nStatus: install ok installed\nVersion: 2\nArchitecture: all\n\
+                        Depends: libx\n\n";
+        assert_eq!(database.status, expected);
     }
 
     #[test]

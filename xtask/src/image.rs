@@ -4,14 +4,17 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow, bail};
-use ext4::{Access, Device, DeviceFailed, Stamp, Volume};
+use ext4::{Access, Device, DeviceFailed, NewFile, Stamp, Volume, kind};
+use filesystem::cpio::{self, EntryKind};
 
 use crate::children;
 use crate::cli::{self, ImageAction};
 use crate::context::Context;
 use crate::debian::Root;
+use crate::own;
 use crate::toolchain::{self, Item};
 
 /// Folder of the programs that make volumes, which is not on every user's path.
@@ -304,7 +307,10 @@ fn copy_sparse(
 fn mounted(image: &Path) -> anyhow::Result<Volume<FileDevice>> {
     let file = OpenOptions::new().read(true).write(true).open(image)?;
     let bytes = file.metadata()?.len();
-    let now = || Stamp { seconds: 1_700_000_000, nanoseconds: 0 };
+    let now = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Stamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+    };
     let volume = Volume::mount(FileDevice(Rc::new(file), bytes), now, Access::Write);
     volume.map_err(|refusal| anyhow!("the volume is not mounted: {refusal}"))
 }
@@ -342,17 +348,123 @@ pub fn image(context: &Context, arguments: &cli::Image) -> anyhow::Result<()> {
             make(image, *size, None)?;
             (image, *size)
         }
-        ImageAction::Debian { image, packages, size } => {
+        ImageAction::Debian { image, packages, files, size } => {
             let root = Root::prepare(context, packages)?;
-            let activity = context.progress.start("Making the image");
-            let least = bytes_below(root.directory())? * 5 / 4;
-            let bytes = size.unwrap_or((least + ROOM).next_multiple_of(1 << 20));
-            make(image, bytes, Some(root.directory()))?;
-            activity.clear();
-            (image, bytes)
+            (image, make_debian(context, image, &root, &own::archive(files)?, *size)?)
         }
     };
     println!("{} with {} MiB; start a machine with it by: cargo xtask run --disk {0}", image.display(), bytes >> 20);
+    Ok(())
+}
+
+/// Makes an image of packages and the files of an archive, of so many bytes or with some room; returns its size.
+///
+/// # Errors
+///
+/// A file cannot be read, or the image not be written.
+pub fn make_debian(
+    context: &Context,
+    image: &Path,
+    root: &Root,
+    more: &[u8],
+    size: Option<u64>,
+) -> anyhow::Result<u64> {
+    let activity = context.progress.start("Making the image");
+    let least = (bytes_below(root.directory())? + more.len() as u64) * 5 / 4;
+    let bytes = size.unwrap_or((least + ROOM).next_multiple_of(1 << 20));
+    make(image, bytes, Some(root.directory()))?;
+    add_files(image, more)?;
+    activity.clear();
+    Ok(bytes)
+}
+
+/// Puts the files of an archive into an image's volume, in place of those of the same paths.
+fn add_files(image: &Path, archive: &[u8]) -> anyhow::Result<()> {
+    let mut volume = mounted(image)?;
+    for entry in cpio::entries(archive) {
+        let entry = entry?;
+        let path = String::from_utf8_lossy(entry.path);
+        add_file(&mut volume, &entry).with_context(|| format!("/{path} has no place in {}", image.display()))?;
+    }
+    volume.unmount().map_err(told)
+}
+
+fn told(error: ext4::Error) -> anyhow::Error {
+    anyhow!("the volume says {error:?}")
+}
+
+/// Returns the directory of a path, to which links lead as in the machine; makes what is missing.
+fn directory_of(volume: &mut Volume<FileDevice>, path: &[u8]) -> anyhow::Result<u32> {
+    /// As many links as Linux follows in a path.
+    const MOST_LINKS: usize = 40;
+    let parts = |path: &[u8]| path.split(|byte| *byte == b'/').rev().map(Vec::from).collect::<Vec<_>>();
+    let mut left = parts(path);
+    let mut links = 0;
+    let mut above = vec![volume.root()];
+    while let Some(part) = left.pop() {
+        let directory = *above.last().unwrap_or(&volume.root());
+        match &part[..] {
+            b"" | b"." => continue,
+            b".." => {
+                above.truncate(above.len().saturating_sub(1).max(1));
+                continue;
+            }
+            _ => {}
+        }
+        let found = match volume.look_up(directory, &part).map_err(told)? {
+            Some(found) => found,
+            None => {
+                let file = NewFile { owner: (0, 0), permissions: 0o755 };
+                volume.make_directory(directory, &part, file).map_err(told)?
+            }
+        };
+        if found.is(kind::SYMBOLIC_LINK) {
+            links += 1;
+            if links > MOST_LINKS {
+                bail!("there are too many links on the way");
+            }
+            let target = volume.read_link(found.inode).map_err(told)?;
+            if target.starts_with(b"/") {
+                above.truncate(1);
+            }
+            left.extend(parts(&target));
+        } else {
+            above.push(found.inode);
+        }
+    }
+    Ok(*above.last().unwrap_or(&volume.root()))
+}
+
+fn add_file(volume: &mut Volume<FileDevice>, entry: &cpio::Entry<'_>) -> anyhow::Result<()> {
+    const PIECE: usize = 1 << 20;
+    let (above, name) = match entry.path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&entry.path[..at], &entry.path[at + 1..]),
+        None => (&b""[..], entry.path),
+    };
+    let owner = (0, 0);
+    let directory = directory_of(volume, above)?;
+    let file = NewFile { owner, permissions: entry.permissions };
+    let there = volume.look_up(directory, name).map_err(told)?;
+    if entry.kind == EntryKind::Directory && there.is_some_and(|there| !there.is(kind::REGULAR)) {
+        return Ok(());
+    }
+    if there.is_some() {
+        let gone = volume.unlink(directory, name).map_err(told)?;
+        while gone.is_nameless && !volume.end_file(gone.inode).map_err(told)? {}
+    }
+    match entry.kind {
+        EntryKind::Directory => drop(volume.make_directory(directory, name, file).map_err(told)?),
+        EntryKind::SymbolicLink => {
+            volume.make_symbolic_link(directory, name, entry.data, owner).map_err(told)?;
+        }
+        EntryKind::Regular => {
+            let made = volume.create(directory, name, file).map_err(told)?;
+            for (number, piece) in entry.data.chunks(PIECE).enumerate() {
+                volume.write(made.inode, (number * PIECE) as u64, piece).map_err(told)?;
+            }
+        }
+        _ => bail!("it is neither a file, a directory nor a symbolic link"),
+    }
     Ok(())
 }
 

@@ -250,6 +250,19 @@ impl HostFile {
     }
 }
 
+/// Makes an archive of files and directories.
+///
+/// # Errors
+///
+/// One cannot be read, or has no place in an archive.
+pub fn archive(files: &[HostFile]) -> Result<Vec<u8>> {
+    let mut writer = cpio::Writer::new(0);
+    for file in files {
+        file.add_to(&mut writer)?;
+    }
+    Ok(writer.finish())
+}
+
 fn add(writer: &mut cpio::Writer, host: &Path, guest: &str, metadata: &std::fs::Metadata) -> Result<()> {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::PermissionsExt;

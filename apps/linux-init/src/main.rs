@@ -159,20 +159,11 @@ async fn become_command(command: Vec<CString>) -> i32 {
     choose(signal::TTOU, IGNORED);
     let _ = terminal::set_foreground(0, cops::process::number());
     choose(signal::TTOU, DEFAULT);
-    as_linux_begins();
+    // A program of Linux that has no reader any more is to end.
+    choose(signal::PIPE, DEFAULT);
     let error = replace(path, &command, &environment);
     println!("linux-init: {} cannot be started: {error}", path.to_string_lossy());
     NOT_STARTED
-}
-
-/// Chooses for the command what programs of Linux expect of the one that starts them: `SIGPIPE` ends a process that has
-/// no reader any more, and files of others cannot be written.
-fn as_linux_begins() {
-    choose(signal::PIPE, DEFAULT);
-    // SAFETY: the call has no pointers.
-    if let Err(error) = unsafe { system::call!(SetCreationMask, 0o022) } {
-        println!("linux-init: {error}");
-    }
 }
 
 /// `SIG_DFL` and `SIG_IGN`.

@@ -139,6 +139,8 @@ pub(crate) const MAXIMUM_WORKERS: usize = abi_queue::MAXIMUM_WORKERS;
 const THREADS_OF_A_STEP: usize = 128;
 /// The first process: the parent of orphans in name, and the one whose end ends the machine.
 pub(crate) const FIRST: u32 = 1;
+/// Permissions that its new files do not get, as with Linux: others may not write to them.
+const CREATION_MASK: u32 = 0o022;
 
 /// Conditions of a process that all its workers look at before user mode, as bits.
 struct Condition;
@@ -494,7 +496,7 @@ impl Process {
             descriptors: Mutex::new(descriptors),
             directory: Mutex::new(directory),
             identity: IdentityPlace::new(identity),
-            creation_mask: AtomicU32::new(0),
+            creation_mask: AtomicU32::new(CREATION_MASK),
             no_new_rights: AtomicBool::new(false),
             keeps_capabilities: AtomicBool::new(false),
             debts: Mutex::new(Debts::new(&account)),
