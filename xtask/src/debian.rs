@@ -6,7 +6,7 @@
 //! ([`finish`]). Where dpkg is one of the packages, its database has them all, as installed ([`DATABASE`]). An archive
 //! of the root's files is the machine's initramfs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
@@ -57,10 +57,13 @@ const PROGRAMS: [&str; 4] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Names that installation scripts give to the first of some programs that is there.
-const ALTERNATIVES: [(&str, &[&str]); 3] = [
+const ALTERNATIVES: [(&str, &[&str]); 6] = [
     ("usr/bin/awk", &["gawk", "mawk"]),
+    ("usr/bin/c++", &["g++"]),
+    ("usr/bin/cc", &["gcc"]),
     ("usr/bin/lua", &["lua5.4"]),
     ("usr/bin/nc", &["nc.openbsd", "nc.traditional"]),
+    ("usr/bin/pager", &["less", "more"]),
 ];
 
 /// Age at which lists of packages are fetched again.
@@ -68,7 +71,7 @@ const AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// Number of the way in which packages become a root. To be changed with the functions below, so that roots of the
 /// former way are not used.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 5;
 
 /// The package that installs others in the machine, with a database of those that are there.
 const INSTALLER: &str = "dpkg";
@@ -120,8 +123,7 @@ impl Root {
     ///
     /// The host has no apt, Debian's archive is not configured or cannot be reached, there is no such package.
     pub fn prepare(context: &Context, names: &[String]) -> Result<Root> {
-        let cache = emulator::cache()?.join(format!("debian-{SUITE}-{ARCHITECTURE}"));
-        std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+        let cache = cache()?;
         let apt = Apt::new(&cache, SUITE, Packages::Programs(ARCHITECTURE))?;
         update(context, &apt, &cache)?;
         let packages = resolve(context, &apt, names)?;
@@ -251,6 +253,29 @@ fn installation(line: &str) -> Option<Package> {
     Some(Package { name: name.into(), version: version.into(), architecture: architecture.into() })
 }
 
+/// Fetches the file of a package of Debian, and returns its path.
+///
+/// # Errors
+///
+/// As of [`Root::prepare`].
+pub fn package_file(context: &Context, name: &str) -> Result<PathBuf> {
+    let cache = cache()?;
+    let apt = Apt::new(&cache, SUITE, Packages::Programs(ARCHITECTURE))?;
+    update(context, &apt, &cache)?;
+    let mut packages = resolve(context, &apt, &[name.into()])?;
+    packages.retain(|package| package.name == name);
+    fetch(context, &apt, &cache, &packages)?;
+    let package = packages.first().with_context(|| format!("apt-get does not name the package {name}"))?;
+    Ok(file_of(&cache, package))
+}
+
+/// Returns the directory of the packages' files, which it makes.
+fn cache() -> Result<PathBuf> {
+    let cache = emulator::cache()?.join(format!("debian-{SUITE}-{ARCHITECTURE}"));
+    std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    Ok(cache)
+}
+
 /// Fetches the files of packages that the cache lacks.
 fn fetch(context: &Context, apt: &Apt, cache: &Path, packages: &[Package]) -> Result<()> {
     let missing = || packages.iter().filter(|package| !file_of(cache, package).exists()).collect::<Vec<_>>();
@@ -336,6 +361,9 @@ struct Database {
     status: String,
     /// Files about packages.
     about: Vec<(String, Vec<u8>)>,
+    /// The packages that act when a file changes, and those that act on events of other names (deb-triggers(5)).
+    of_files: String,
+    of_events: BTreeMap<String, String>,
 }
 
 impl Database {
@@ -351,9 +379,14 @@ impl Database {
         for entry in std::fs::read_dir(&control)? {
             let entry = entry?;
             let kind = entry.file_name().to_string_lossy().into_owned();
-            if kind != "control" {
-                self.about.push((format!("{name}.{kind}"), std::fs::read(entry.path())?));
+            if kind == "control" {
+                continue;
             }
+            let bytes = std::fs::read(entry.path())?;
+            if kind == "triggers" {
+                self.add_triggers(name.split(':').next().unwrap_or(&name), &String::from_utf8_lossy(&bytes));
+            }
+            self.about.push((format!("{name}.{kind}"), bytes));
         }
         std::fs::remove_dir_all(&control)?;
         let mut paths = vec!["/.".to_string()];
@@ -382,9 +415,28 @@ impl Database {
         Some(file_name)
     }
 
+    /// Adds the interests of a package.
+    fn add_triggers(&mut self, package: &str, text: &str) {
+        for line in text.lines() {
+            let Some((kind, event)) = line.trim().split_once(' ') else { continue };
+            let package = match kind {
+                "interest" | "interest-await" => package.to_string(),
+                "interest-noawait" => format!("{package}/noawait"),
+                _ => continue,
+            };
+            if event.starts_with('/') {
+                self.of_files += &format!("{event} {package}\n");
+            } else {
+                *self.of_events.entry(event.into()).or_default() += &format!("{package}\n");
+            }
+        }
+    }
+
     fn write(&self, directory: &Path) -> Result<()> {
-        let about = directory.join("info");
-        for directory in [&about, &directory.join("updates"), &directory.join("triggers")] {
+        let (about, triggers) = (directory.join("info"), directory.join("triggers"));
+        let of_events =
+            self.of_events.iter().map(|(event, packages)| (triggers.join(event), packages.as_bytes(), 0o644));
+        for directory in [&about, &directory.join("updates"), &triggers] {
             std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
         }
         let made = [("status", &self.status[..]), ("available", ""), ("arch", &format!("{ARCHITECTURE}\n"))];
@@ -395,7 +447,12 @@ impl Database {
             (about.join(name), &bytes[..], if is_script { 0o755 } else { 0o644 })
         });
         let format = (about.join("format"), &b"1\n"[..], 0o644);
-        for (path, bytes, mode) in made.into_iter().chain(of_packages).chain([format]) {
+        // Without a list of events that wait, dpkg takes every interest for one.
+        let waiting = (triggers.join("Unincorp"), &b""[..], 0o644);
+        let of_files = (triggers.join("File"), self.of_files.as_bytes(), 0o644);
+        for (path, bytes, mode) in
+            made.into_iter().chain(of_packages).chain([format, waiting, of_files]).chain(of_events)
+        {
             std::fs::write(&path, bytes)
                 .and_then(|()| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)))
                 .with_context(|| format!("cannot write {}", path.display()))?;
@@ -615,6 +672,11 @@ mod tests {
                         Package: tool\nStatus: install ok installed\nVersion: 2\nArchitecture: all\n\
                         Depends: libx\n\n";
         assert_eq!(database.status, expected);
+        database
+            .add_triggers("libx", "# by ldconfig\ninterest-await ldconfig\nactivate other\ninterest-noawait /usr/x");
+        database.add_triggers("tool", "interest /usr/y\ninterest ldconfig\n");
+        assert_eq!(database.of_files, "/usr/x libx/noawait\n/usr/y tool\n");
+        assert_eq!(database.of_events, BTreeMap::from([("ldconfig".into(), "libx\ntool\n".into())]));
     }
 
     #[test]

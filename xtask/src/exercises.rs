@@ -1,9 +1,10 @@
 //! Exercises of unmodified programs: scripts in tests/linux that run in the machine, with the output that they have on
-//! Linux.
+//! Linux. Those in tests/disk have a disk as their root ([`crate::lasting`]).
 //!
-//! All exercises run in one boot, one after the other, by `apps/linux-init`, which prints a line before and after each.
-//! Beside each script is a file with the lines that it must print, of which the last one is its status. The second line
-//! of a script names the package that it exercises, and its subject; the page of the book is made of these.
+//! All exercises of a folder run in one boot, one after the other, by `apps/linux-init`, which prints a line before and
+//! after each. Beside each script is a file with the lines that it must print, of which the last one is its status. The
+//! second line of a script names the package that it exercises, perhaps further ones, and its subject; the page of the
+//! book is made of these.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::build::Products;
 use crate::context::{self, Context, Need};
-use crate::debian::Root;
+use crate::debian::{MadeFile, Root};
 use crate::guest::Guest;
 use crate::lanes::Show;
 use crate::programs::{INIT_PATH, environment, environment_file, strings_file, with_root};
 
-/// The folder of the scripts.
-const FOLDER: &str = "tests/linux";
+/// The folder of the scripts whose files are in memory.
+pub const IN_MEMORY: &str = "tests/linux";
 
 /// The page of the book with the outcomes.
 const PAGE: &str = "docs/book/linux-programs.md";
@@ -40,6 +41,8 @@ pub struct Exercise {
     pub name: String,
     /// The package that it exercises.
     package: String,
+    /// Further packages.
+    further: Vec<String>,
     /// Its subject.
     subject: String,
     script: Vec<u8>,
@@ -47,18 +50,17 @@ pub struct Exercise {
 }
 
 /// The outcome of an exercise on a number of harts: `None` for success, or the first difference.
-type ExerciseOutcome = (String, u8, Option<String>);
+pub type ExerciseOutcome = (String, u8, Option<String>);
 
-/// Reads the exercises, in the order of names.
+/// Reads the exercises of a folder, in the order of names.
 ///
 /// # Errors
 ///
-/// A script has no expected output, or its second line is not of the described form.
-pub fn load(root: &Path) -> Result<Vec<Exercise>> {
-    let folder = root.join(FOLDER);
-    let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+/// A file cannot be read, or its second line is not of the described form.
+pub fn load(folder: &Path) -> Result<Vec<Exercise>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    files.retain(|file| file.extension().is_none());
+    files.retain(|file| file.with_extension(EXPECTED).exists() && file.extension().is_none());
     files.sort();
     files.iter().map(|file| Exercise::read(file)).collect()
 }
@@ -68,15 +70,27 @@ impl Exercise {
         let text =
             |file: &Path| std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
         let script = text(file)?;
-        let head = script.lines().nth(1).and_then(|line| line.trim_start_matches(['#', '-', ' ']).split_once(": "));
-        let (package, subject) = head.with_context(|| format!("{} does not name its package", file.display()))?;
+        let (packages, subject) =
+            head(&script).with_context(|| format!("{} does not name its package", file.display()))?;
+        let mut packages = packages.split(' ').map(String::from);
         Ok(Exercise {
             name: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            package: package.into(),
+            package: packages.next().unwrap_or_default(),
+            further: packages.collect(),
             subject: subject.into(),
             expected: text(&file.with_extension(EXPECTED))?.lines().map(String::from).collect(),
             script: script.into_bytes(),
         })
+    }
+
+    /// Returns the packages that it needs.
+    pub fn packages(&self) -> impl Iterator<Item = &String> {
+        [&self.package].into_iter().chain(&self.further)
+    }
+
+    /// Returns the rest of the line of its script that begins with a word.
+    pub fn line(&self, word: &str) -> Option<&str> {
+        str::from_utf8(&self.script).ok()?.lines().find_map(|line| line.strip_prefix(word))
     }
 
     fn path(&self) -> String {
@@ -96,13 +110,18 @@ impl Exercise {
     }
 }
 
+/// Returns the packages of a script and its subject.
+pub fn head(script: &str) -> Option<(&str, &str)> {
+    script.lines().nth(1).and_then(|line| line.trim_start_matches(['#', '-', ' ']).split_once(": "))
+}
+
 /// Fetches the packages of the exercises.
 ///
 /// # Errors
 ///
 /// They cannot be fetched.
 pub fn prepare(context: &Context, exercises: &[Exercise]) -> Result<Root> {
-    let mut packages: Vec<_> = exercises.iter().map(|exercise| exercise.package.clone()).collect();
+    let mut packages: Vec<_> = exercises.iter().flat_map(Exercise::packages).cloned().collect();
     packages.sort();
     packages.dedup();
     Root::prepare(context, &packages)
@@ -115,15 +134,22 @@ pub fn prepare(context: &Context, exercises: &[Exercise]) -> Result<Root> {
 /// The machine cannot be built, or a file is missing.
 pub fn with_exercises(context: &Context, root: &Root, exercises: &[Exercise]) -> Result<Products> {
     let (_, products) = context.build(Need::Boot)?;
+    with_root(context, products, root, "test", &files(exercises)?)
+}
+
+/// Returns the files by which the first process runs these exercises.
+///
+/// # Errors
+///
+/// None in truth: the paths of exercises have no character that such files cannot have.
+pub fn files(exercises: &[Exercise]) -> Result<Vec<MadeFile>> {
     let paths: Vec<_> = exercises.iter().map(Exercise::path).collect();
     let mut files = vec![
         environment_file(&environment(&["TERM=dumb".into(), "LC_ALL=C".into()]))?,
         strings_file("etc/cops/exercises", &paths)?,
     ];
-    let scripts =
-        exercises.iter().map(|exercise| (format!("{PLACE}/{}", exercise.name), 0o755, exercise.script.clone()));
-    files.extend(scripts);
-    with_root(context, products, root, "test", &files)
+    files.extend(exercises.iter().map(|exercise| (exercise.path()[1..].into(), 0o755, exercise.script.clone())));
+    Ok(files)
 }
 
 /// Returns the kernel's command line for a machine that runs exercises.
@@ -140,7 +166,13 @@ pub fn command_line() -> Result<String> {
 /// # Errors
 ///
 /// The machine fails, or is silent for too long.
-pub fn follow(guest: &mut Guest, exercises: &[Exercise], harts: u8, show: Show) -> Result<Vec<ExerciseOutcome>> {
+pub fn follow(
+    guest: &mut Guest,
+    suite: &str,
+    exercises: &[Exercise],
+    harts: u8,
+    show: Show,
+) -> Result<Vec<ExerciseOutcome>> {
     let mut outcomes = Vec::new();
     for exercise in exercises {
         let begin = format!("exercise {}", exercise.path());
@@ -161,7 +193,7 @@ pub fn follow(guest: &mut Guest, exercises: &[Exercise], harts: u8, show: Show) 
         printed.push(format!("status {status}"));
         let difference = exercise.difference(&printed);
         let verdict = if difference.is_none() { "ok" } else { "FAILED" };
-        show(&format!("test linux::{} ... {verdict}", exercise.name));
+        show(&format!("test {suite}::{} ... {verdict}", exercise.name));
         outcomes.push((exercise.name.clone(), harts, difference));
     }
     guest.wait_for_end(LIMIT)?;
@@ -241,7 +273,7 @@ mod tests {
     #[test]
     fn every_exercise_is_on_the_page() {
         let page = std::fs::read_to_string(tree().join(PAGE)).unwrap();
-        let exercises = load(tree()).unwrap();
+        let exercises = load(&tree().join(IN_MEMORY)).unwrap();
         assert!(!exercises.is_empty());
         for exercise in exercises {
             let row = format!("| {} | {} | passes on 1 hart, passes on 4 harts |", exercise.name, exercise.subject);
@@ -256,6 +288,7 @@ mod tests {
         let exercise = Exercise {
             name: "x".into(),
             package: "p".into(),
+            further: Vec::new(),
             subject: "s".into(),
             script: Vec::new(),
             expected: lines("a\nb\nstatus 0"),

@@ -45,6 +45,7 @@ mod instructions;
 mod interrupt;
 mod ipc;
 mod lanes;
+mod lasting;
 mod links;
 mod linux;
 mod linux_target;

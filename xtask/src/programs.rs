@@ -23,7 +23,7 @@ use crate::toolchain::Toolchain;
 use crate::workspace::write_if_changed;
 
 /// The first process, and its path in the machine.
-const INIT: &str = "linux-init";
+pub const INIT: &str = "linux-init";
 pub const INIT_PATH: &str = "usr/sbin/linux-init";
 
 /// The default command.

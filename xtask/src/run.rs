@@ -148,7 +148,7 @@ fn status_of_program(failure: &Failure) -> Option<u8> {
 }
 
 /// Boot words for the volume of the first disk as the root.
-const ROOT_ON_DISK: &str = "root=/dev/vda rw ";
+pub const ROOT_ON_DISK: &str = "root=/dev/vda rw ";
 
 /// Builds the Unix kernel and the chosen program; returns its command line and the program's name too.
 fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String, String)> {

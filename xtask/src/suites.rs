@@ -41,6 +41,7 @@ use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::image;
 use crate::interrupt;
 use crate::lanes::{self, Job, Load, Show};
+use crate::lasting::DiskSuite;
 use crate::linux::{self, DebianKernel, Servers};
 use crate::linux_target;
 use crate::monitor;
@@ -72,6 +73,8 @@ pub enum Suite {
     Machine,
     /// Unmodified programs of Debian, in QEMU; left out, unless it is named, where packages cannot be fetched.
     Linux,
+    /// Unmodified programs of Debian on a disk, and what lasts when the power is cut; left out as `linux` is.
+    Disk,
     /// Debian's Linux, unchanged, on the machine with user-level interrupts. Only on request by name.
     MachineLinux,
     /// The tests on the host with a hundred times as many cases of each property, with other seeds each time. Only on
@@ -83,7 +86,7 @@ impl Suite {
     /// Returns whether it runs in QEMU.
     pub fn needs_machine(self) -> bool {
         match self {
-            Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux | Suite::MachineLinux => true,
+            Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux | Suite::Disk | Suite::MachineLinux => true,
             Suite::Host | Suite::Loom | Suite::Long => false,
         }
     }
@@ -187,7 +190,7 @@ impl fmt::Display for Tally {
 }
 
 /// The results of a part, and its failures in words.
-type Found = Result<(Tally, Vec<String>)>;
+pub type Found = Result<(Tally, Vec<String>)>;
 
 /// All findings of a run of suites.
 #[derive(Debug)]
@@ -273,13 +276,13 @@ impl Findings {
 /// Returns the suites that the user has chosen, or all; of a board that the user has chosen, all that need a machine.
 pub fn chosen_suites(arguments: &cli::Test, board: &Board) -> BTreeSet<Suite> {
     if arguments.suites.is_empty() && !board.is_default() {
-        [Suite::Qemu, Suite::Micro, Suite::Machine, Suite::Linux].into()
+        [Suite::Qemu, Suite::Micro, Suite::Machine, Suite::Linux, Suite::Disk].into()
     } else if arguments.suites.is_empty() {
         // A root task has no arguments, so there is no part of the microkernel's suite.
         let on_request = [Suite::Long, Suite::MachineLinux];
         let all = Suite::value_variants().iter().copied().filter(|suite| !on_request.contains(suite));
         let all = all.filter(|suite| {
-            arguments.filter.is_none() || ![Suite::Micro, Suite::Machine, Suite::Linux].contains(suite)
+            arguments.filter.is_none() || ![Suite::Micro, Suite::Machine, Suite::Linux, Suite::Disk].contains(suite)
         });
         let is_chosen = arguments.machine.is_none_or(|machine| machine == Variant::Uintc);
         all.filter(|suite| is_chosen || *suite != Suite::Machine).collect()
@@ -348,7 +351,12 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
             (Suite::Linux, Some(toolchain)) => {
                 Part::before("programs of Debian", move |show| linux(context, toolchain, arguments, show))
             }
-            (Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux | Suite::MachineLinux, _) => continue,
+            (Suite::Disk, Some(toolchain)) => {
+                Part::before("programs of Debian on a disk", move |show| on_a_disk(context, toolchain, arguments, show))
+            }
+            (Suite::Qemu | Suite::Micro | Suite::Machine | Suite::Linux | Suite::Disk | Suite::MachineLinux, _) => {
+                continue;
+            }
         });
     }
     run_parts(parts, &mut findings);
@@ -365,8 +373,8 @@ pub fn test(context: &Context, arguments: &cli::Test) -> Result<()> {
 
 /// The order in which suites begin in the lanes: first the builds of images, for which the machines of several harts
 /// wait, since these take longest and are never beside each other.
-const IN_LANES: [Suite; 7] =
-    [Suite::Qemu, Suite::Loom, Suite::Micro, Suite::Host, Suite::Long, Suite::Machine, Suite::Linux];
+const IN_LANES: [Suite; 8] =
+    [Suite::Qemu, Suite::Loom, Suite::Micro, Suite::Host, Suite::Long, Suite::Machine, Suite::Linux, Suite::Disk];
 
 /// Returns the number of cores of the host.
 fn cores() -> usize {
@@ -802,7 +810,7 @@ fn linux<'a>(
     arguments: &cli::Test,
     show: Show,
 ) -> Result<Vec<Part<'a>>> {
-    let all = exercises::load(&context.workspace.root)?;
+    let all = exercises::load(&context.workspace.root.join(exercises::IN_MEMORY))?;
     let root = match exercises::prepare(context, &all) {
         Err(error) if arguments.suites.is_empty() => {
             show(&format!("note: the programs of Debian are left out: {error:#}"));
@@ -822,7 +830,7 @@ fn linux<'a>(
         let (all, chosen, root, outcomes) = (all.clone(), chosen.clone(), root.clone(), outcomes.clone());
         boots.part("linux", move |boots, log, show| {
             let mut guest = boots.start_with(Clock::Host, log, &boots.products.kernel, exercises::command_line()?)?;
-            let found = exercises::follow(&mut guest, &chosen, harts, show)?;
+            let found = exercises::follow(&mut guest, "linux", &chosen, harts, show)?;
             let failures =
                 found.iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference.as_ref()?)));
             let failures: Vec<_> = failures.collect();
@@ -845,6 +853,34 @@ fn linux<'a>(
         parts.push(boots.part("core file of a program of Debian", Boots::core_of_debian));
     }
     Ok(parts)
+}
+
+/// Makes an image of packages, and returns the runs of the scripts that are for a disk.
+fn on_a_disk<'a>(
+    context: &'a Context,
+    toolchain: &'a Toolchain,
+    arguments: &cli::Test,
+    show: Show,
+) -> Result<Vec<Part<'a>>> {
+    let (_, products) = context.build(Need::Boot)?;
+    let suite = toolchain::ensure_on_host(&[Item::E2fsprogs], &context.progress)
+        .and_then(|()| DiskSuite::prepare(context, &products.initramfs, arguments.filter.as_deref()));
+    let suite = match suite {
+        Err(error) if arguments.suites.is_empty() => {
+            show(&format!("note: the programs of Debian on a disk are left out: {error:#}"));
+            return Ok(Vec::new());
+        }
+        prepared => prepared?,
+    };
+    let Some(suite) = suite else { return Ok(Vec::new()) };
+    let products = Arc::new(products);
+    let parts = arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]).into_iter().map(|harts| {
+        let boots =
+            Boots { context, toolchain, products: products.clone(), machine: chosen_machine(arguments, Some(harts)) };
+        let suite = suite.clone();
+        boots.part("disk", move |boots, log, show| suite.run(boots, harts, log, show))
+    });
+    Ok(parts.collect())
 }
 
 /// The root task that measures the effects of boot words.
@@ -1213,11 +1249,15 @@ pub fn count_cuts(context: &Context, toolchain: &Toolchain, products: &Products,
 
 /// The common part of one machine's boots.
 #[derive(Clone)]
-struct Boots<'a> {
-    context: &'a Context,
-    toolchain: &'a Toolchain,
-    products: Arc<Products>,
-    machine: cli::Machine,
+pub struct Boots<'a> {
+    /// The tree and what is known of it.
+    pub context: &'a Context,
+    /// The emulator.
+    pub toolchain: &'a Toolchain,
+    /// The images.
+    pub products: Arc<Products>,
+    /// The machine that was chosen.
+    pub machine: cli::Machine,
 }
 
 /// The results of a part, and the parts that it has prepared.
@@ -1321,10 +1361,11 @@ fn files_of(image: &Path, folder: &Path) -> Result<Files> {
 }
 
 /// Random moments (splitmix64).
-struct Moments(u64);
+pub struct Moments(pub u64);
 
 impl Moments {
-    fn next(&mut self) -> u64 {
+    /// Returns the next number.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed ^ mixed >> 31
