@@ -32,6 +32,12 @@ int write_all(int fd, const void *bytes, size_t length);
 /* Nanoseconds of a clock that never goes back. */
 uint64_t now_ns(void);
 
+/* Nanoseconds in which the machine was idle, to a hundredth of a second. */
+uint64_t idle_ns(void);
+
+/* The number behind a word in a file of /proc. */
+double number_in(const char *path, const char *word);
+
 /* Lines of results, in the shape that xtask's `bench` collects. */
 void figure(const char *id, double value, const char *unit);
 void series(const char *id, const char *unit, const char *x_unit, const double (*points)[2], size_t count);

@@ -261,19 +261,6 @@ static void measure_neighbour(void)
 	figure("nice_p99_beside", beside, "ns");
 }
 
-/* The number behind a word in a file of /proc. */
-static double number_in(const char *path, const char *word)
-{
-	char text[4096] = { 0 };
-	int file = check(open(path, O_RDONLY | O_CLOEXEC), path);
-	check(read(file, text, sizeof text - 1), path);
-	close(file);
-	char *place = strstr(text, word);
-	if (!place)
-		fail(word);
-	return strtod(place + strlen(word), NULL);
-}
-
 /* Memory that is neither free nor this process's pages. */
 static double kernel_bytes(void)
 {
@@ -335,8 +322,8 @@ _Noreturn static void tell_time(int port)
 		if (visitor < 0)
 			continue;
 		char text[64];
-		double idle = number_in("/proc/uptime", " ") * 1e9;
-		int length = snprintf(text, sizeof text, "%llu %.0f\n", (unsigned long long)now_ns(), idle);
+		uint64_t idle = idle_ns();
+		int length = snprintf(text, sizeof text, "%llu %llu\n", (unsigned long long)now_ns(), (unsigned long long)idle);
 		write_all(visitor, text, length);
 		shutdown(visitor, SHUT_WR);
 		close(visitor);

@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -82,6 +83,23 @@ uint64_t now_ns(void)
 	struct timespec time;
 	clock_gettime(CLOCK_MONOTONIC, &time);
 	return (uint64_t)time.tv_sec * 1000000000u + time.tv_nsec;
+}
+
+double number_in(const char *path, const char *word)
+{
+	char text[4096] = { 0 };
+	int file = check(open(path, O_RDONLY | O_CLOEXEC), path);
+	check(read(file, text, sizeof text - 1), path);
+	close(file);
+	char *place = strstr(text, word);
+	if (!place)
+		fail(word);
+	return strtod(place + strlen(word), NULL);
+}
+
+uint64_t idle_ns(void)
+{
+	return number_in("/proc/uptime", " ") * 1e9;
 }
 
 void figure(const char *id, double value, const char *unit)
