@@ -42,7 +42,7 @@ const SECOND_FORM: &str = "become";
 const DIRECTORY: &str = "/tmp";
 
 /// Longest time of an exercise, so that one that hangs does not keep the others from running.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Status of a command that could not be started, as shells report it.
 const NOT_STARTED: i32 = 127;
