@@ -99,7 +99,13 @@ double number_in(const char *path, const char *word)
 
 uint64_t idle_ns(void)
 {
-	return number_in("/proc/uptime", " ") * 1e9;
+	unsigned long long waiting = 0;
+	FILE *file = fopen("/proc/stat", "r");
+	/* Linux counts waits for a disk apart, in hundredths of a second. */
+	if (!file || fscanf(file, "cpu %*u %*u %*u %*u %llu", &waiting) < 0)
+		fail("/proc/stat");
+	fclose(file);
+	return number_in("/proc/uptime", " ") * 1e9 + waiting * 1e7;
 }
 
 void figure(const char *id, double value, const char *unit)

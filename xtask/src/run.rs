@@ -147,8 +147,8 @@ fn status_of_program(failure: &Failure) -> Option<u8> {
     }
 }
 
-/// Boot words for the volume of the first disk as the root.
-pub const ROOT_ON_DISK: &str = "root=/dev/vda rw ";
+/// Boot words for the volume of the first disk as the root, with a system that expects the authority of Linux's user 0.
+pub const ROOT_ON_DISK: &str = "root=/dev/vda rw authority=inherited ";
 
 /// Builds the Unix kernel and the chosen program; returns its command line and the program's name too.
 fn unix(context: &Context, arguments: &cli::Run) -> Result<(Toolchain, Products, String, String)> {

@@ -48,7 +48,7 @@ use crate::files::{cleaning, console, remains, root};
 use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
 use crate::observing::{counters, latency, positions, processes, standstill, trace};
-use crate::process::{accounts, core_file, oom_killer, program, shared, table};
+use crate::process::{accounts, authority, core_file, oom_killer, program, shared, table};
 use crate::scheduling::{deferred_wakes, executor, payers, standing, stretch};
 
 /// Returns the value of a counter, for tests of the kernel as a whole.
@@ -131,6 +131,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     scheduling::start(|name| boot_option(platform.arguments, name))?;
     user_interrupts::start(boot_option(platform.arguments, "user-interrupts"), platform.hart_ids.len());
     program::start(boot_option(platform.arguments, "aslr"));
+    authority::start(boot_option(platform.arguments, "authority"));
     files::disk::start(platform);
     host_folder::start(platform);
     let device_tree = match root::named_by(platform.arguments) {

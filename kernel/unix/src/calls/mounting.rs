@@ -712,8 +712,16 @@ mod tests {
             assert_eq!(unlink(program, "other", 0), Err(EBUSY));
             assert_eq!(rename(program, "other", "another"), Err(EBUSY));
             assert_eq!(rename(program, "a/d/file", "other"), Err(EBUSY));
-            let file = open(program, "other", how::RDWR).unwrap();
+            let file = open(program, "other", how::RDWR | how::CREAT | how::TRUNC).unwrap();
             assert_eq!(program.write_to(file, b"more"), Ok(4));
+            let source = open(program, "a/d/file", 0).unwrap();
+            assert_eq!(
+                program.read_from(source, 10).as_deref(),
+                Ok(&b"more"[..]),
+                "it is the bound file that was opened"
+            );
+            program.close(source).unwrap();
+            assert_eq!(open(program, "other", how::RDWR | how::CREAT | how::EXCL), Err(EEXIST));
             assert_eq!(unmount(program, "other", 0), Err(EBUSY));
             program.close(file).unwrap();
             assert_eq!(link(program, "other", "linked"), Err(EXDEV));

@@ -1269,7 +1269,11 @@ impl Path {
                             // If this attempt is not the last one, the next begins here.
                             self.place.node = Node::OnVolume(found.clone());
                             self.path.clear();
-                            break (found, mount, is_new);
+                            if !found.is_covered() {
+                                break (found, mount, is_new);
+                            }
+                            let place = self.place.clone();
+                            self.go_down(place, Vec::new())?;
                         }
                     }
                 }

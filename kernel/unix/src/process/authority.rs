@@ -9,7 +9,8 @@
 //!
 //! The first process holds every capability, and its children hold none unless it hands them out: a process has the
 //! capabilities that its parent lets it inherit, and can be given those of a process above it. `execve` changes
-//! them only as its change of users does.
+//! them only as its change of users does. A system that was made for Linux hands nothing out and expects that programs
+//! of user 0 may do everything: the boot word `authority=inherited` has the first process hand out all of them.
 //!
 //! # Users
 //! A program that `spawn` starts is a *user* of its own, and its copies by `fork` are the same user, whatever they
@@ -37,12 +38,34 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use abi_unix::Errno;
 use abi_unix::authority::{Act, CapabilitySet, Held, Scope, version};
 
+use platform::println;
+
 use crate::process::capabilities::{Maker, Rights};
 use crate::process::{Process, table};
+
+/// Whether the children of the first process hold its capabilities, and theirs in turn, as programs of user 0 on Linux.
+static IS_INHERITED: AtomicBool = AtomicBool::new(false);
+
+/// Chooses what the children of the first process hold, by a boot word.
+pub(crate) fn start(authority: Option<&str>) {
+    match authority {
+        None | Some("own") => {}
+        Some("inherited") => IS_INHERITED.store(true, Ordering::Relaxed),
+        Some(other) => println!("authority: `{other}` is neither own nor inherited; it is the first process's own"),
+    }
+}
+
+/// Returns the capabilities of the first process.
+pub(super) fn of_the_first() -> Held {
+    // Relaxed: it was stored before there were processes.
+    let is_inherited = IS_INHERITED.load(Ordering::Relaxed);
+    Held { inheritable: if is_inherited { CapabilitySet::ALL } else { CapabilitySet::NONE }, ..Held::FIRST }
+}
 
 /// Checks an act that concerns no particular process: `EPERM` unless the process may do it.
 #[doc(alias = "capable")]

@@ -27,9 +27,9 @@ pub(crate) struct Authority {
 static LAST_USER: AtomicU64 = AtomicU64::new(0);
 
 impl Authority {
-    /// Creates the authority of the first process.
-    pub(crate) fn of_the_first() -> Authority {
-        Authority::of_a_new_user(Held::FIRST)
+    /// Creates the authority of the first process, with these capabilities.
+    pub(crate) fn of_the_first(held: Held) -> Authority {
+        Authority::of_a_new_user(held)
     }
 
     /// Creates the authority of a program that the holder starts with these users and groups, which were read before:
@@ -235,16 +235,27 @@ mod tests {
             let asleep = Held { effective: CapabilitySet::NONE, ..Held::of(only) };
             assert!(!Authority::of_a_new_user(asleep).permits(*act));
         }
-        assert!(Act::ALL.iter().all(|act| Authority::of_the_first().permits(*act)));
-        let first = Authority::of_the_first();
+        assert!(Act::ALL.iter().all(|act| Authority::of_the_first(Held::FIRST).permits(*act)));
+        let first = Authority::of_the_first(Held::FIRST);
         for child in [first.of_a_copy(&None), first.of_a_program(&None)] {
             assert!(!Act::ALL.iter().any(|act| child.permits(*act)));
+        }
+        let first = Authority::of_the_first(Held { inheritable: CapabilitySet::ALL, ..Held::FIRST });
+        for child in [first.of_a_copy(&None), first.of_a_program(&None).of_a_program(&None)] {
+            assert!(Act::ALL.iter().all(|act| child.permits(*act)), "as programs of user 0 on Linux");
+            // It becomes another user.
+            child.follow_users(
+                CapabilitiesAfter { gain_effective: false, lose_effective: true, lose_permitted: true },
+                false,
+            );
+            let below = child.of_a_copy(&None);
+            assert!(!Act::ALL.iter().any(|act| child.permits(*act) || below.permits(*act)));
         }
     }
 
     #[test]
     fn programs_are_users_of_their_own_and_copies_are_not() {
-        let first = Authority::of_the_first();
+        let first = Authority::of_the_first(Held::FIRST);
         let programs = [first.of_a_program(&None), first.of_a_program(&None)];
         assert!(!programs[0].is_of_the_user_of(&first) && !programs[0].is_of_the_user_of(&programs[1]));
         let copies = [programs[0].of_a_copy(&None), programs[0].of_a_copy(&None).of_a_copy(&None)];

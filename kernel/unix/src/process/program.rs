@@ -46,7 +46,7 @@ use crate::process::lending::ProcessMemory;
 use crate::process::shared::{SIZES, Shared};
 use crate::process::user::{USER_END, map_error};
 use crate::process::worker::Worker;
-use crate::process::{self, Origin, Process, switching, table};
+use crate::process::{self, Origin, Process, authority, switching, table};
 use crate::scheduling::standing::Standing;
 use crate::scheduling::steps;
 
@@ -939,7 +939,7 @@ pub(crate) async fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(
     for number in 0..3 {
         descriptors.replace(number, console.clone(), false)?;
     }
-    let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first());
+    let (standing, authority) = (Standing::of_the_first(), Authority::of_the_first(authority::of_the_first()));
     let space = Beginning::new(&account)?.space;
     let origin = Origin { account, place, standing, authority, identity: None, dump: Dump::new() };
     let loaded = plan.load_anew(space, For::Nobody, &None).await?;

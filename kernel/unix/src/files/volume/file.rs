@@ -51,15 +51,20 @@ struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Notes a read of these bytes, of which all were in memory or not; returns the pages to ask for.
-    fn note(&mut self, offset: u64, count: usize, was_there: bool, size: u64) -> Option<(u64, u64)> {
-        let end = offset + count as u64;
+    /// Notes a read of these bytes, and returns whether it goes on where the last one has ended.
+    #[inline]
+    fn goes_on(&mut self, offset: u64, count: usize) -> bool {
         let goes_on = offset == self.read_up_to;
-        self.read_up_to = end;
+        self.read_up_to = offset + count as u64;
         if !goes_on {
             (self.window, self.asked_up_to) = (0, 0);
-            return None;
         }
+        goes_on
+    }
+
+    /// Returns the pages to ask for after a read that has gone on, of which all bytes were in memory or not.
+    fn wanted(&mut self, was_there: bool, size: u64) -> Option<(u64, u64)> {
+        let end = self.read_up_to;
         let next = end.div_ceil(PAGE_SIZE as u64);
         // The next ones are asked for when the reader begins with the last ones, so that they come meanwhile.
         if was_there && (self.asked_up_to == 0 || next + self.window < self.asked_up_to) {
@@ -334,7 +339,9 @@ impl VolumeFile {
             if at.is_none() {
                 stage.position = offset + count as u64;
             }
-            self.read_ahead(&mut stage, caller, (offset, count, size), true);
+            if stage.ahead.goes_on(offset, count) {
+                self.read_ahead(&mut stage, caller, size, true);
+            }
             return Poll::Ready(Ok(count));
         }
         // A transfer is its task's, which has a waker. The first attempt in place has none.
@@ -369,22 +376,19 @@ impl VolumeFile {
         bytes.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
         let request = VolumeRequest::Read { node: self.node.clone(), offset, bytes };
         let begun = self.begin(&mut stage, caller, waker, request, (Some(offset), length, None, charge));
-        self.read_ahead(&mut stage, caller, (offset, length, self.node.size()), false);
+        if stage.ahead.goes_on(offset, length) {
+            self.read_ahead(&mut stage, caller, self.node.size(), false);
+        }
         begun
     }
 
-    /// Asks for the pages before a reader that goes from page to page, and has read these bytes of a file of this size.
-    fn read_ahead(
-        &self,
-        stage: &mut Stage,
-        caller: &dyn Caller,
-        (offset, count, size): (u64, usize, u64),
-        was_there: bool,
-    ) {
+    /// Asks for the pages before a reader that goes from page to page in a file of this size.
+    #[inline(never)]
+    fn read_ahead(&self, stage: &mut Stage, caller: &dyn Caller, size: u64, was_there: bool) {
         if self.node.volume().is_of_host() {
             return;
         }
-        if let Some((first, count)) = stage.ahead.note(offset, count, was_there, size) {
+        if let Some((first, count)) = stage.ahead.wanted(was_there, size) {
             // Without it the reader waits a little longer.
             stage.ahead.submission =
                 self.submit(caller, VolumeRequest::ReadAhead { node: self.node.clone(), first, count }).ok();
@@ -1308,16 +1312,19 @@ mod tests {
 
     #[test]
     fn a_reader_that_goes_on_has_more_and_more_pages_read_ahead() {
+        let note = |ahead: &mut ReadAhead, offset, count, was_there, size| {
+            ahead.goes_on(offset, count).then(|| ahead.wanted(was_there, size)).flatten()
+        };
         let mut ahead = ReadAhead::default();
         let size = 1 << 20;
-        assert_eq!(ahead.note(0, 8192, false, size), Some((2, 8)));
-        assert_eq!(ahead.note(8192, 4096, true, size), Some((10, 16)), "while it reads the ones before");
-        assert_eq!(ahead.note(12_288, 4096, true, size), None, "there is enough before it");
-        assert_eq!(ahead.note(0, 4096, true, size), None, "it has gone back");
-        assert_eq!(ahead.note(4096, 4096, false, size), Some((2, 8)));
+        assert_eq!(note(&mut ahead, 0, 8192, false, size), Some((2, 8)));
+        assert_eq!(note(&mut ahead, 8192, 4096, true, size), Some((10, 16)), "while it reads the ones before");
+        assert_eq!(note(&mut ahead, 12_288, 4096, true, size), None, "there is enough before it");
+        assert_eq!(note(&mut ahead, 0, 4096, true, size), None, "it has gone back");
+        assert_eq!(note(&mut ahead, 4096, 4096, false, size), Some((2, 8)));
         let mut end = ReadAhead::default();
-        assert_eq!(end.note(0, 4096, false, 4097), Some((1, 1)), "up to the end of the file");
-        assert_eq!(end.note(4096, 1, false, 4097), None);
+        assert_eq!(note(&mut end, 0, 4096, false, 4097), Some((1, 1)), "up to the end of the file");
+        assert_eq!(note(&mut end, 4096, 1, false, 4097), None);
     }
 
     #[test]
