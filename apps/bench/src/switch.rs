@@ -28,21 +28,21 @@ pub async fn measure() -> Outcome {
         yielding(count, 1).await;
         let few = yielding(count, 2).await;
         let many = yielding(count, 2 + turns).await;
-        yields.push((count as f64, per(many - few, count * turns)));
+        put(&mut yields, "yield", count, per(many - few, count * turns));
 
         // A ring needs two.
         let ring = count.max(2);
         waking(ring, 1).await;
         let few = waking(ring, 1).await;
         let many = waking(ring, 1 + turns).await;
-        wakes.push((ring as f64, per(many - few, ring * turns)));
+        put(&mut wakes, "wake", ring, per(many - few, ring * turns));
 
         // Twice as many in as many batches: the other costs of a batch cancel out.
         let batches = (operations / count).max(2);
         spawning(2 * count, 1).await;
         let few = spawning(count, batches).await;
         let many = spawning(2 * count, batches).await;
-        spawns.push((count as f64, per(many - few, count * batches)));
+        put(&mut spawns, "spawn", count, per(many - few, count * batches));
     }
     for (id, points) in [("yield", yields), ("wake", wakes), ("spawn", spawns)] {
         let value = points.iter().find(|(count, _)| *count as usize == FIGURE).map_or(0.0, |point| point.1);
@@ -50,6 +50,15 @@ pub async fn measure() -> Outcome {
         series(id, "instructions", "coroutines", &points);
     }
     Ok(())
+}
+
+/// Adds a point to a series. Where repetitions are few because the machine is slow, its profile needs a line for each
+/// measurement, so the point is a figure, too.
+fn put(points: &mut Vec<(f64, f64)>, id: &str, count: usize, value: f64) {
+    if repetitions(OPERATIONS) < OPERATIONS {
+        figure(&alloc::format!("{id}-{count}"), value, "instructions");
+    }
+    points.push((count as f64, value));
 }
 
 fn per(total: u64, count: usize) -> f64 {

@@ -34,9 +34,10 @@ const MANY: u64 = 128;
 const REPETITIONS_WITH_MANY: usize = 3;
 /// Number of looks for responses before the program sleeps, where other harts can work meanwhile.
 const PATIENCE: u32 = 20_000;
-/// The numbers of frames, as powers of two, on a machine that is too slow for all: a core in simulation says what it is
-/// in its device tree.
+/// The numbers of frames, as powers of two, and the least number of invocations, on a machine that is too slow for all:
+/// a core in simulation says what it is in its device tree.
 const FEW: &[u32] = &[0, 3, 6];
+const FEW_INVOCATIONS: u64 = 320;
 const SLOW: &[u8] = b"in RTL simulation";
 /// Nanoseconds in a unit of the machine's time.
 const UNIT: u64 = 100;
@@ -96,12 +97,14 @@ struct Bench {
     doorbell: Notification,
     asynchronous: Arc<Calls>,
     adaptive: Arc<Calls>,
+    /// Least number of invocations of a measurement.
+    invocations: u64,
 }
 
 impl Bench {
     /// Measures a way once.
     fn measure(&self, way: Way, frames: u64) -> Result<Cost> {
-        let times = INVOCATIONS.div_ceil(2 * ROUNDS * frames);
+        let times = self.invocations.div_ceil(2 * ROUNDS * frames);
         let invocations = 2 * ROUNDS * frames * times;
         let (begin, entries) = match way {
             Way::Synchronous => {
@@ -164,13 +167,17 @@ fn run(boot: &BootInformation) -> Result<()> {
     let ringer = allocator.slot()?;
     Slot::own(ringer).mint_from(Slot::own(doorbell.pointer()), Rights::WRITE, executor::RINGS)?;
     let ringer = Notification::from_pointer(ringer);
-    let first = allocator.make(ObjectType::Page, 0, 256)?;
-    for _ in 1..(1 << LARGEST) / 256 {
+    let is_slow = boot.device_tree().is_some_and(|tree| tree.windows(SLOW.len()).any(|part| part == SLOW));
+    let exponents: Vec<u32> = if is_slow { FEW.to_vec() } else { (0..=LARGEST).collect() };
+    let most: u64 = 1 << exponents.iter().max().copied().unwrap_or(0);
+    let invocations = if is_slow { FEW_INVOCATIONS } else { INVOCATIONS };
+    let first = allocator.make(ObjectType::Page, 0, most.min(256))?;
+    for _ in 1..most / 256 {
         allocator.make(ObjectType::Page, 0, 256)?;
     }
     let server = Arc::new(Server { first });
     // The page tables exist before the measurement.
-    for index in (0..1 << LARGEST).step_by(512) {
+    for index in (0..most).step_by(512) {
         let (page, address) = server.page(index);
         mapping::map(&mut allocator, initial::ADDRESS_SPACE, page, address, Rights::READ_WRITE, 0)?;
         page.unmap()?;
@@ -181,11 +188,10 @@ fn run(boot: &BootInformation) -> Result<()> {
     if harts > 1 {
         executor::set_patience(PATIENCE);
     }
-    let mut calls = |way| Calls::new(&mut allocator, &mut window, 1 << LARGEST, (initial::THREAD, ringer), harts, way);
-    let bench = Bench { server, doorbell, asynchronous: calls(Way::Asynchronous)?, adaptive: calls(Way::Adaptive)? };
+    let mut calls = |way| Calls::new(&mut allocator, &mut window, most as usize, (initial::THREAD, ringer), harts, way);
+    let (asynchronous, adaptive) = (calls(Way::Asynchronous)?, calls(Way::Adaptive)?);
+    let bench = Bench { server, doorbell, asynchronous, adaptive, invocations };
     let ways = [("synchronous", Way::Synchronous), ("asynchronous", Way::Asynchronous), ("adaptive", Way::Adaptive)];
-    let is_slow = boot.device_tree().is_some_and(|tree| tree.windows(SLOW.len()).any(|part| part == SLOW));
-    let exponents: Vec<u32> = if is_slow { FEW.to_vec() } else { (0..=LARGEST).collect() };
     let mut costs = [const { Vec::new() }; 3];
     for &exponent in &exponents {
         let mut measured = [[Cost::default(); REPETITIONS]; 3];
@@ -196,7 +202,10 @@ fn run(boot: &BootInformation) -> Result<()> {
             _ => REPETITIONS_WITH_MANY,
         };
         for repetition in 0..repetitions {
-            for (place, (_, way)) in measured.iter_mut().zip(ways) {
+            for (place, (name, way)) in measured.iter_mut().zip(ways) {
+                if is_slow {
+                    println!("measuring the {name} way with {} frames", 1 << exponent);
+                }
                 place[repetition] = bench.measure(way, 1 << exponent)?;
             }
         }
