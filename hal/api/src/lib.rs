@@ -87,6 +87,15 @@ pub trait Machine {
     #[allow(unsafe_code)]
     unsafe fn activate(root_ppn: u64, asid: u16);
 
+    /// Activates the page table of an address space without an identifier of its own, as
+    /// [`activate`](Machine::activate). All such spaces have the identifier 0 in turns, so the hart forgets its
+    /// translations of the last one. Costs nothing if the table is active already.
+    ///
+    /// # Safety
+    /// As for [`activate`](Machine::activate).
+    #[allow(unsafe_code)]
+    unsafe fn activate_without_asid(root_ppn: u64);
+
     /// Returns the frame number of the root of the kernel's own page table. A new address space copies its upper 256
     /// entries.
     fn kernel_root_ppn() -> u64;

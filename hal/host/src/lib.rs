@@ -31,8 +31,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use hal_api::{
-    Configuration, Errata, Flush, HartSet, InterruptRegisters, Interrupts, MAXIMUM_HARTS, Machine, SenderTable, Status,
-    Trap, UserContext, UserLevel, Virtualisation,
+    Configuration, Errata, Flush, HartSet, InterruptRegisters, Interrupts, MAXIMUM_HARTS, Machine, Scope, SenderTable,
+    Status, Trap, UserContext, UserLevel, Virtualisation,
 };
 
 /// Physical address of the first byte of the fake memory.
@@ -70,6 +70,8 @@ struct State {
     harts: [Hart; MAXIMUM_HARTS],
     user_level: [UserLevelState; MAXIMUM_HARTS],
     guest_files: usize,
+    /// Whether the page tables' translations have no identifiers.
+    lacks_asids: bool,
     virtualised: [VirtualisedState; MAXIMUM_HARTS],
     tokens: u64,
     script: VecDeque<Step>,
@@ -278,6 +280,11 @@ impl Simulation {
         self.state().slots = address..address + length;
     }
 
+    /// Takes the identifiers of address spaces from the machine; a new one has all of them.
+    pub fn remove_asids(&self) {
+        self.state().lacks_asids = true;
+    }
+
     /// Gives each hart guest interrupt files; a new machine has none.
     ///
     /// # Panics
@@ -408,12 +415,22 @@ impl Machine for Host {
         state.virtualised[hart].root = None;
     }
 
+    #[allow(unsafe_code)]
+    unsafe fn activate_without_asid(root_ppn: u64) {
+        let (simulation, hart) = current();
+        let mut state = simulation.state();
+        if std::mem::replace(&mut state.harts[hart].active, (root_ppn, 0)) != (root_ppn, 0) {
+            state.flushes.push(Flush::Local(Scope::AddressSpace { asid: 0 }));
+        }
+        state.virtualised[hart].root = None;
+    }
+
     fn kernel_root_ppn() -> u64 {
         MEMORY_START >> 12
     }
 
     fn maximum_asid() -> u16 {
-        u16::MAX
+        if current().0.state().lacks_asids { 0 } else { u16::MAX }
     }
 
     /// # Panics

@@ -318,6 +318,15 @@ impl Machine for Riscv64 {
         unsafe { set_root(root_ppn, asid) };
     }
 
+    #[inline(always)]
+    unsafe fn activate_without_asid(root_ppn: u64) {
+        guest::deactivate();
+        // SAFETY: the caller's promise.
+        if unsafe { set_root(root_ppn, 0) } && MAXIMUM_ASID.load(Relaxed) != 0 {
+            flush_local(Scope::AddressSpace { asid: 0 });
+        }
+    }
+
     fn kernel_root_ppn() -> u64 {
         boot::kernel_root_ppn()
     }
@@ -484,16 +493,20 @@ impl UserLevel for Riscv64 {
     }
 }
 
-/// Makes this the root of the table for kernel and user mode, unless it is the root already.
+/// Makes this the root of the table for kernel and user mode, unless it is the root already. Returns whether it was
+/// another one.
+///
+/// On a machine without identifiers the hart forgets its translations of the old table; those of the kernel, which are
+/// global, stay.
 ///
 /// # Safety
 /// As for [`Machine::activate`].
 #[inline]
-unsafe fn set_root(root_ppn: u64, asid: u16) {
+unsafe fn set_root(root_ppn: u64, asid: u16) -> bool {
     let area = hart::this();
     let satp = 8 << 60 | u64::from(asid) << 44 | root_ppn;
     if area.satp.load(Relaxed) == satp {
-        return;
+        return false;
     }
     area.satp.store(satp, Relaxed);
     // SAFETY: the caller promises that the table maps the kernel as the present table does.
@@ -501,6 +514,7 @@ unsafe fn set_root(root_ppn: u64, asid: u16) {
     if MAXIMUM_ASID.load(Relaxed) == 0 {
         flush_local(Scope::AddressSpace { asid: 0 });
     }
+    true
 }
 
 #[inline(always)]

@@ -1175,6 +1175,37 @@ fn pages_are_mapped_where_there_is_a_table_and_forgotten_with_it() {
     machine.kernel.check();
 }
 
+/// Threads of one space, and the kernel, keep their translations on a machine that cannot tell spaces apart.
+#[test]
+fn a_machine_without_identifiers_flushes_where_the_address_space_changes_alone() {
+    use hal_api::{Flush, Machine as _, Scope};
+    let simulation = Simulation::new();
+    simulation.remove_asids();
+    let machine = Machine::new(&simulation);
+    let (untyped, spaces) = (machine.untyped(16), machine.first_empty());
+    assert_eq!(machine.retype(untyped, ObjectType::PageTable, 0, spaces, 2).0, 0);
+    let space = |slot: u64| {
+        assert_eq!(machine.call(6, Invocation::AsidPoolAssign, &[], &[slot]).0, 0);
+        let Capability::PageTable { table, mapping: Some(mapping) } = machine.slot(slot).capability.get() else {
+            panic!("no address space")
+        };
+        objects::Space::new::<platform::Machine>(table, mapping.asid)
+    };
+    let (one, other) = (space(spaces), space(spaces + 1));
+    let flushes_of = |space| {
+        let before = simulation.flushes().len();
+        objects::activate::<platform::Machine>(space);
+        simulation.flushes().split_off(before)
+    };
+    let flush = [Flush::Local(Scope::AddressSpace { asid: 0 })];
+    assert_eq!(flushes_of(one), flush);
+    assert_eq!(flushes_of(one), []);
+    assert_eq!(flushes_of(other), flush);
+    assert_eq!(flushes_of(one), flush);
+    assert_eq!(simulation.active(0).1, 0);
+    assert_eq!(platform::Machine::maximum_asid(), 0);
+}
+
 /// LEFT-SPACE, on two threads of the host.
 #[cfg(feature = "smp")]
 #[test]

@@ -6,7 +6,7 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi_sel4::object::PAGE_TABLE_BITS;
-use hal_api::{Flush, InterruptRegisters, Machine, Scope, SenderTable, Trap, UserContext, UserLevel, Virtualisation};
+use hal_api::{InterruptRegisters, Machine, SenderTable, Trap, UserContext, UserLevel, Virtualisation};
 
 use crate::types::{FloatingPointUse, OwnInterrupts, PageTable, Tcb};
 use crate::{Ref, claim};
@@ -291,15 +291,16 @@ impl Tcb {
 #[inline(always)]
 pub fn activate<M: Machine>(space: Space) {
     let root = space.0 & ((1 << Space::ASID_SHIFT) - 1);
-    // An identifier that is too large for the machine is replaced by 0, and the hart flushes all translations at each
-    // activation.
-    let is_too_large = space.0 & Space::IS_TOO_LARGE != 0;
-    let asid = if is_too_large { 0 } else { space.asid() };
     // SAFETY: the upper half of every root is the kernel's, copied when the table becomes a root; the lower half maps
     // only pages that were retyped as such, and tables. Before a table's memory is reused, the table is removed from
     // its pool, and each hart that uses it is made to leave it.
-    unsafe { M::activate(root, asid) };
-    if is_too_large {
-        M::flush_tlb(Flush::Local(Scope::All));
+    unsafe {
+        // Threads of one address space switch to each other without a flush, and the kernel's own translations stay in
+        // any case: an unmapping has flushed all of them that have changed.
+        if space.0 & Space::IS_TOO_LARGE != 0 {
+            M::activate_without_asid(root)
+        } else {
+            M::activate(root, space.asid())
+        }
     }
 }
