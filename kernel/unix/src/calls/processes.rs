@@ -446,6 +446,7 @@ mod tests {
             assert!(table::find(child as u32).is_none() && table::exists(child as u32));
             let stranger = program.spawn(move |program| {
                 assert_eq!(wait(program, child as i64, 0), Err(Errno::ECHILD), "not its child");
+                assert_eq!(program.call(SystemCall::Kill, [child, 0]), Err(Errno::EPERM), "and another user's");
             });
             let stranger = stranger.unwrap();
             assert_eq!(program.wait_for(stranger), Ok((stranger, 0)));
@@ -454,6 +455,59 @@ mod tests {
             assert_eq!(wait(program, child as i64, 0), Err(Errno::ECHILD));
             assert!(!table::exists(child as u32));
             assert_eq!(program.call(SystemCall::Wait, [usize::MAX, 0, 4, 0]), Err(Errno::EINVAL));
+        });
+    }
+
+    /// Every way to signal a process finds its zombie, by the rights that its users and its place give.
+    #[test]
+    fn a_zombie_is_signalled_by_those_who_could_signal_the_process() {
+        let signals = |program: &mut Program, id: usize, signal: usize| -> Vec<Result<usize, Errno>> {
+            let file = program.call(SystemCall::ProcessFile, [id, 0]).unwrap();
+            // `si_signo`, `si_errno` and `si_code`, which is SI_QUEUE.
+            let mut information = [0; 128];
+            information[0] = signal as u8;
+            information[8..12].copy_from_slice(&(-1i32).to_le_bytes());
+            let information = program.store(&information);
+            let answers = [
+                program.call(SystemCall::Kill, [id, signal]),
+                program.call(SystemCall::KillThread, [id, signal]),
+                program.call(SystemCall::KillThreadOf, [id, id, signal]),
+                program.call(SystemCall::SignalQueue, [id, signal, information]),
+                program.call(SystemCall::SignalQueueThread, [id, id, signal, information]),
+                program.call(SystemCall::SignalProcessFile, [file, signal, 0, 0]),
+                program.call(SystemCall::Kill, [(-(id as isize)) as usize, signal]),
+            ];
+            program.close(file).unwrap();
+            answers.to_vec()
+        };
+        run(move |program| {
+            let zombie = program.fork(|program| {
+                assert_eq!(program.call(SystemCall::SetProcessGroup, [0, 0]), Ok(0));
+                program.sleep_ns(1_000_000);
+            });
+            let zombie = zombie.unwrap();
+            program.sleep_ns(10_000_000);
+            assert!(table::find(zombie as u32).is_none());
+            let all = |answer: Result<usize, Errno>| vec![answer; 7];
+            assert_eq!(signals(program, zombie, 9), all(Ok(0)), "its parent");
+            assert_eq!(program.call(SystemCall::KillThreadOf, [zombie, zombie + 0x1_0000, 0]), Err(Errno::ESRCH));
+            let copy = program.fork(move |program| {
+                assert_eq!(signals(program, zombie, 9), all(Ok(0)), "its sibling of the same user");
+                assert_eq!(program.call(SystemCall::SetUser, [1000]), Ok(0));
+                assert_eq!(signals(program, zombie, 9), all(Err(Errno::EPERM)), "another user of Linux");
+                assert_eq!(signals(program, zombie, 18), all(Ok(0)), "of its session");
+                assert_eq!(program.call(SystemCall::SetSession, []), Ok(program.id as usize));
+                assert_eq!(signals(program, zombie, 18), all(Err(Errno::EPERM)), "of another one");
+            });
+            let copy = copy.unwrap();
+            assert_eq!(program.wait_for(copy), Ok((copy, 0)));
+            let stranger = program.spawn(move |program| {
+                assert_eq!(signals(program, zombie, 0), all(Err(Errno::EPERM)), "another user of COPS");
+            });
+            let stranger = stranger.unwrap();
+            assert_eq!(program.wait_for(stranger), Ok((stranger, 0)));
+            assert_eq!(program.wait_for(zombie), Ok((zombie, 0)));
+            assert_eq!(program.call(SystemCall::Kill, [zombie, 0]), Err(Errno::ESRCH));
         });
     }
 

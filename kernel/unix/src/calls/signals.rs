@@ -160,12 +160,9 @@ pub(super) fn return_from_handler(call: Call<'_>) -> Decoding {
     Ok(Decoded::Outcome(Outcome::Unchanged))
 }
 
-/// Finds a process by the caller's name for it. `EINVAL` for a name that none can have, `ESRCH` if there is none.
-fn process_of(call: &Call<'_>, argument: usize) -> Result<Arc<Process>, Errno> {
-    match call.signed(argument) {
-        id if id > 0 => table::find(id as u32).ok_or(Errno::ESRCH),
-        _ => Err(Errno::EINVAL),
-    }
+/// Reads the number of a process. `EINVAL` for one that none can have.
+fn number_of(call: &Call<'_>, argument: usize) -> Result<u32, Errno> {
+    u32::try_from(call.signed(argument)).ok().filter(|id| *id != 0).ok_or(Errno::EINVAL)
 }
 
 /// Finds a thread by its number, which has its process's number in it.
@@ -175,11 +172,20 @@ pub(super) fn thread_of(process: &Process, number: i32) -> Result<Arc<Worker>, E
     process.worker_or_thread(slot as usize).ok_or(Errno::ESRCH)
 }
 
-fn kill_thread_in(call: &Call<'_>, process: &Process, thread: i32, signal: Option<Signal>) -> Decoding {
-    let target = thread_of(process, thread)?;
+fn kill_thread_in(call: &Call<'_>, id: u32, thread: i32, signal: Option<Signal>) -> Decoding {
+    let Some(process) = table::find(id) else { return signal_thread_of_zombie(call, id, thread, signal) };
+    let target = thread_of(&process, thread)?;
     let details = Details::Sender { process: call.process().id, user: call.process().real_user(), value: 0 };
     let information = signal.map(|signal| Information { signal, code: code::THREAD, details });
-    signal_sending::send(call.process(), process, Some(&target), information).map(Into::into)
+    signal_sending::send(call.process(), &process, Some(&target), information).map(Into::into)
+}
+
+/// Sends a signal to a thread of a zombie, of which only the first one is left.
+fn signal_thread_of_zombie(call: &Call<'_>, id: u32, thread: i32, signal: Option<Signal>) -> Decoding {
+    if u32::try_from(thread) != Ok(id) {
+        return Err(Errno::ESRCH);
+    }
+    signal_sending::signal_zombie(call.process(), id, signal).map(Into::into)
 }
 
 #[inline(never)]
@@ -188,8 +194,7 @@ pub(super) fn kill_thread(call: Call<'_>) -> Decoding {
     if thread <= 0 {
         return Err(Errno::EINVAL);
     }
-    let process = table::find(thread as u32 % 0x1_0000).ok_or(Errno::ESRCH)?;
-    kill_thread_in(&call, &process, thread, signal)
+    kill_thread_in(&call, thread as u32 % 0x1_0000, thread, signal)
 }
 
 #[inline(never)]
@@ -198,34 +203,39 @@ pub(super) fn kill_thread_of(call: Call<'_>) -> Decoding {
     if thread <= 0 {
         return Err(Errno::EINVAL);
     }
-    kill_thread_in(&call, &*process_of(&call, 0)?, thread, signal)
+    kill_thread_in(&call, number_of(&call, 0)?, thread, signal)
 }
 
 /// Reads the information that a program sends. `EPERM` if it would pass for the kernel's or for `tkill`'s, unless the
 /// program sends it to itself.
-fn information(call: &Call<'_>, argument: usize, signal: Signal, process: &Process) -> Result<Information, Errno> {
+fn information(call: &Call<'_>, argument: usize, signal: Signal, process: u32) -> Result<Information, Errno> {
     let mut bytes = [0; Information::SIZE];
     call.process().copy_in(call.address(argument), &mut bytes)?;
     let information = Information::from_program(signal, &bytes);
     let is_forged = information.code >= 0 || information.code == code::THREAD;
-    if is_forged && process.id != call.process().id { Err(Errno::EPERM) } else { Ok(information) }
+    if is_forged && process != call.process().id { Err(Errno::EPERM) } else { Ok(information) }
 }
 
 #[inline(never)]
 pub(super) fn queue(call: Call<'_>) -> Decoding {
-    let (process, signal) = (process_of(&call, 0)?, call.signal_or_none(1)?);
-    let sent = signal.map(|signal| information(&call, 2, signal, &process)).transpose()?;
-    signal_sending::send(call.process(), &process, None, sent).map(Into::into)
+    let (id, signal) = (number_of(&call, 0)?, call.signal_or_none(1)?);
+    let sent = signal.map(|signal| information(&call, 2, signal, id)).transpose()?;
+    match table::find(id) {
+        Some(process) => signal_sending::send(call.process(), &process, None, sent),
+        None => signal_sending::signal_zombie(call.process(), id, signal),
+    }
+    .map(Into::into)
 }
 
-/// Performs `pidfd_send_signal`. A zombie exists, and the signal has no effect.
+/// Performs `pidfd_send_signal`.
 #[inline(never)]
 pub(super) fn send_to_process_file(call: Call<'_>) -> Decoding {
     let (file, signal) = (call.file(0)?, call.signal_or_none(1)?);
     if call.unsigned(3) != 0 {
         return Err(Errno::EINVAL);
     }
-    let Some(process) = file.as_kind::<ProcessFile>().ok_or(Errno::EBADF)?.process()? else { return Ok(0.into()) };
+    let file = file.as_kind::<ProcessFile>().ok_or(Errno::EBADF)?;
+    let id = file.number()?;
     let own = || {
         let details = Details::Sender { process: call.process().id, user: call.process().real_user(), value: 0 };
         signal.map(|signal| Information { signal, code: code::USER, details })
@@ -238,17 +248,26 @@ pub(super) fn send_to_process_file(call: Call<'_>) -> Decoding {
             if u32::from_le_bytes(number) != call.unsigned(1) {
                 return Err(Errno::EINVAL);
             }
-            signal.map(|signal| information(&call, 2, signal, &process)).transpose()?
+            signal.map(|signal| information(&call, 2, signal, id)).transpose()?
         }
     };
-    signal_sending::send(call.process(), &process, None, sent).map(Into::into)
+    match file.process()? {
+        Some(process) => signal_sending::send(call.process(), &process, None, sent),
+        None => match table::find(id) {
+            // It has ended, and its parent cannot wait for it yet.
+            Some(process) => signal_sending::send(call.process(), &process, None, None),
+            None => signal_sending::signal_zombie(call.process(), id, signal),
+        },
+    }
+    .map(Into::into)
 }
 
 #[inline(never)]
 pub(super) fn queue_thread(call: Call<'_>) -> Decoding {
-    let (process, signal) = (process_of(&call, 0)?, call.signal_or_none(2)?);
-    let target = thread_of(&process, call.signed(1))?;
-    let sent = signal.map(|signal| information(&call, 3, signal, &process)).transpose()?;
+    let (id, thread, signal) = (number_of(&call, 0)?, call.signed(1), call.signal_or_none(2)?);
+    let sent = signal.map(|signal| information(&call, 3, signal, id)).transpose()?;
+    let Some(process) = table::find(id) else { return signal_thread_of_zombie(&call, id, thread, signal) };
+    let target = thread_of(&process, thread)?;
     signal_sending::send(call.process(), &process, Some(&target), sent).map(Into::into)
 }
 

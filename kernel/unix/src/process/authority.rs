@@ -46,6 +46,7 @@ use abi_unix::authority::{Act, CapabilitySet, Held, Scope, version};
 use platform::println;
 
 use crate::process::capabilities::{Maker, Rights};
+use crate::process::table::SeenZombie;
 use crate::process::{Process, table};
 
 /// Whether the children of the first process hold its capabilities, and theirs in turn, as programs of user 0 on Linux.
@@ -96,12 +97,21 @@ pub(crate) fn permit_with(rights: &Rights, caller: &Process, other: &Process, ac
     if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
+/// Checks a signal to a zombie, as [`permit_towards`] checks one to a process that lives.
+pub(super) fn permit_towards_zombie(caller: &Process, zombie: &SeenZombie) -> Result<(), Errno> {
+    let Rights { whom, effective } = rights(caller);
+    let reaches = zombie.is_below || zombie.users.user == caller.authority.user();
+    let do_users_permit = || whom.is_none_or(|own| own.may_signal(zombie.users.numbers));
+    let may = effective.has(Act::Signal.capability()) || reaches && do_users_permit();
+    if may { Ok(()) } else { Err(Errno::EPERM) }
+}
+
 /// Returns whether the users of two processes within the caller's reach permit an act, as kill(2) and ptrace(2) say.
 fn is_permitted_by_users(rights: &Rights, caller: &Process, other: &Process, act: Act) -> bool {
     let Some(own) = &rights.whom else { return true };
     let identity = other.identity_value();
     match act {
-        Act::Signal => own.may_signal(&identity),
+        Act::Signal => own.may_signal(identity.users),
         Act::Inspect | Act::Empower => {
             // A process that has changed its users may have secrets of the one before in memory, and one that is
             // permitted more could be used by whoever looks into it.

@@ -202,10 +202,10 @@ impl Identity {
         self.users.effective != self.users.real || self.groups.effective != self.groups.real
     }
 
-    /// Whether it may signal a process of another identity, as kill(2) says.
+    /// Whether it may signal a process of other users, as kill(2) says.
     #[doc(alias = "kill_ok_by_cred")]
-    pub(crate) fn may_signal(&self, other: &Identity) -> bool {
-        let is_one = |number| number == other.users.real || number == other.users.saved;
+    pub(crate) fn may_signal(&self, other: Numbers) -> bool {
+        let is_one = |number| number == other.real || number == other.saved;
         self.is_privileged() || is_one(self.users.real) || is_one(self.users.effective)
     }
 
@@ -440,11 +440,11 @@ mod tests {
     #[test]
     fn processes_of_other_users_are_out_of_reach() {
         let (root, user, other) = (users(0, 0, 0), users(1000, 1000, 1000), users(1001, 1001, 1001));
-        assert!(root.may_signal(&user) && root.may_inspect(&user));
-        assert!(!user.may_signal(&root) && !user.may_signal(&other) && !user.may_inspect(&other));
-        assert!(user.may_signal(&user) && user.may_inspect(&user));
-        assert!(user.may_signal(&users(1000, 0, 0)), "its real user");
-        assert!(!user.may_inspect(&users(1000, 0, 0)) && !user.may_signal(&users(0, 1000, 0)));
+        assert!(root.may_signal(user.users) && root.may_inspect(&user));
+        assert!(!user.may_signal(root.users) && !user.may_signal(other.users) && !user.may_inspect(&other));
+        assert!(user.may_signal(user.users) && user.may_inspect(&user));
+        assert!(user.may_signal(users(1000, 0, 0).users), "its real user");
+        assert!(!user.may_inspect(&users(1000, 0, 0)) && !user.may_signal(users(0, 1000, 0).users));
         let after = |lose_permitted, lose_effective, gain_effective| CapabilitiesAfter {
             lose_permitted,
             lose_effective,

@@ -8,9 +8,9 @@ use abi_unix::{Act, Errno};
 
 use crate::files::remains::{self, Remain, leave};
 use crate::process::capabilities::Rights;
-use crate::process::table::{Walk, exists, find};
+use crate::process::table::{SeenZombie, Walk, find};
 use crate::process::worker::Worker;
-use crate::process::{FIRST, Process, authority, signal_delivery};
+use crate::process::{FIRST, Process, authority, signal_delivery, table};
 use crate::scheduling::steps::{self, Endless};
 
 /// Members of a group that one step of [`GroupSignals`] reaches.
@@ -65,18 +65,30 @@ fn send_if(
     signal_delivery::send(process, target, information)
 }
 
-/// Performs `kill` with the number of a process. A zombie exists, and the signal has no effect.
+/// Performs `kill` with the number of a process.
 #[doc(alias = "kill_pid")]
 pub(crate) fn signal_one(caller: &Process, id: u32, number: u32) -> Result<(), Errno> {
     match find(id) {
         Some(process) => signal(caller, &process, number),
-        None if exists(id) => Ok(()),
-        None => Err(Errno::ESRCH),
+        None => signal_zombie(caller, id, Signal::new(number)),
     }
 }
 
+/// Sends a signal to a zombie, on which it has no effect, if the caller may. `ESRCH` if there is none.
+pub(crate) fn signal_zombie(caller: &Process, id: u32, signal: Option<Signal>) -> Result<(), Errno> {
+    send_to_zombie(caller, &table::zombie(id, caller).ok_or(Errno::ESRCH)?, signal)
+}
+
+fn send_to_zombie(caller: &Process, zombie: &SeenZombie, signal: Option<Signal>) -> Result<(), Errno> {
+    if signal == Some(Signal::CONT) && zombie.session == caller.session() {
+        return Ok(());
+    }
+    authority::permit_towards_zombie(caller, zombie)
+}
+
 /// Performs `kill` with a process group: sends a signal, in steps, to its members to which the caller may. `EPERM` if
-/// there are only others, `ESRCH` if it is empty. The caller comes last, because it does not go on after that.
+/// there are only others, `ESRCH` if it is empty, also of zombies. The caller comes last, because it does not go on
+/// after that.
 ///
 /// # Cancellation
 /// Some have got the signal and others have not.
@@ -92,7 +104,18 @@ pub(crate) async fn signal_group(caller: &Process, group: u32, number: u32) -> R
             steps::pause(caller).await;
         }
     }
-    if caller.group() == group { signal(caller, caller, number) } else { answer }
+    if caller.group() == group {
+        return signal(caller, caller, number);
+    }
+    // Zombies are members that live ones make up for.
+    let mut last = 0;
+    while answer.is_err()
+        && let Some((id, zombie)) = table::next_zombie_of(group, last, caller)
+    {
+        (last, answer) = (id, send_to_zombie(caller, &zombie, Signal::new(number)));
+        steps::pause(caller).await;
+    }
+    answer
 }
 
 /// Performs `kill` with -1: sends a signal, in steps, to every process to which the caller may, but the first process

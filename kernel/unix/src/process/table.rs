@@ -23,6 +23,7 @@ use crate::observing::counters;
 use crate::process::accounts::MAXIMUM_PROCESSES;
 use crate::process::exit_status::Ending;
 use crate::process::family::{DEEPEST, ProcessPlace};
+use crate::process::identity::Numbers;
 use crate::process::lifetime::Lifetime;
 use crate::process::{FIRST, Group, Process};
 use crate::scheduling::Pace;
@@ -36,14 +37,36 @@ const SIGNALLED_AT_A_TIME: usize = 8;
 const MOST_LOOKED_AT: usize = 256;
 enum ProcessEntry {
     Alive(Arc<Process>),
-    /// `ticks`: the processor time that it and its children have used.
+    /// `ticks`: the processor time that it and its children have used. `parent`: the process that may wait for it.
     Zombie {
+        parent: u32,
         group: Group,
+        users: UsersOfAnEnded,
         ending: Ending,
         ticks: u64,
         lifetime: Option<Arc<Lifetime>>,
         _place: Option<ProcessPlace>,
     },
+}
+
+/// Users of a process that has ended, which decide who may signal its zombie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UsersOfAnEnded {
+    /// Its user of COPS.
+    pub user: u64,
+    /// Its users of Linux.
+    pub numbers: Numbers,
+}
+
+/// A zombie, as a process sees it that wants to signal it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeenZombie {
+    /// Its users.
+    pub users: UsersOfAnEnded,
+    /// Its session.
+    pub session: u32,
+    /// Whether it is below that process.
+    pub is_below: bool,
 }
 
 /// A child in the index of its parent's children: parent, group, and its own number.
@@ -202,6 +225,15 @@ impl ProcessTable {
         }
     }
 
+    /// Returns a zombie as a process sees it.
+    fn zombie(&self, id: u32, seen_by: &Process) -> Option<SeenZombie> {
+        let Some(ProcessEntry::Zombie { parent, group, users, .. }) = self.entries.get(&id) else { return None };
+        let is_below = *parent == seen_by.id
+            || matches!(self.entries.get(parent), Some(ProcessEntry::Alive(parent))
+                if self.all_above(parent).any(|id| id == seen_by.id));
+        Some(SeenZombie { users: *users, session: group.session, is_below })
+    }
+
     /// Returns whether a number is a process's, a group's or a session's.
     fn is_used(&self, id: u32) -> bool {
         let members = (id, 0)..=(id, u32::MAX);
@@ -278,10 +310,11 @@ impl ProcessTable {
     fn bequeath(&mut self, (parent, group, id): Child, heir: Option<&Arc<Process>>, news: &mut NewsOfChildren) {
         self.ended.remove(&(parent, group, id));
         let heir = heir.filter(|heir| !heir.signals.discard_children());
-        let (Some(heir), Some(ProcessEntry::Zombie { ending, .. })) = (heir, self.entries.get(&id)) else {
+        let (Some(heir), Some(ProcessEntry::Zombie { ending, parent, .. })) = (heir, self.entries.get_mut(&id)) else {
             self.bury(id);
             return;
         };
+        *parent = heir.id;
         let ending = *ending;
         self.ended.insert((heir.id, group, id));
         if news.inherited.is_none() {
@@ -364,7 +397,9 @@ impl ProcessTable {
             let _place = process.family.place.lock().take();
             let lifetime = process.lifetime.get().cloned();
             self.ended.insert((parent, group.group, process.id));
-            self.entries.insert(process.id, ProcessEntry::Zombie { group, ending, ticks, lifetime, _place });
+            let users = UsersOfAnEnded { user: process.authority.user(), numbers: process.identity_value().users };
+            let zombie = ProcessEntry::Zombie { parent, group, users, ending, ticks, lifetime, _place };
+            self.entries.insert(process.id, zombie);
             self.waiters.remove(&parent).unwrap_or_default()
         } else {
             self.leaves_nothing(process, group);
@@ -466,6 +501,19 @@ pub(super) fn lifetime_of(id: u32) -> Option<Arc<Lifetime>> {
             Some(lifetime.get_or_insert_with(|| Arc::new(Lifetime::of_the_ended())).clone())
         }
     }
+}
+
+/// Returns the zombie with this number as a process sees it.
+pub(super) fn zombie(id: u32, seen_by: &Process) -> Option<SeenZombie> {
+    TABLE.lock().zombie(id, seen_by)
+}
+
+/// Returns the first zombie of a group above a number as a process sees it, with its own number, if it is among the
+/// next members.
+pub(super) fn next_zombie_of(group: u32, above: u32, seen_by: &Process) -> Option<(u32, SeenZombie)> {
+    let table = TABLE.lock();
+    let mut members = table.groups.range((group, above.checked_add(1)?)..=(group, u32::MAX)).take(MOST_LOOKED_AT);
+    members.find_map(|&(_, id)| Some((id, table.zombie(id, seen_by)?)))
 }
 
 /// Returns the living process with the lowest number above this one.
