@@ -9,6 +9,7 @@ use filesystem::Access;
 
 use crate::calls::call::{Call, Decoded, Decoding, Outcome, Pause};
 use crate::files::file::{self, OpenFile};
+use crate::files::generated::Generated;
 use crate::process::process_file::ProcessFile;
 use crate::process::signal_file::SignalFile;
 use crate::process::signals::{Combination, SignalWait};
@@ -234,8 +235,12 @@ pub(super) fn send_to_process_file(call: Call<'_>) -> Decoding {
     if call.unsigned(3) != 0 {
         return Err(Errno::EINVAL);
     }
-    let file = file.as_kind::<ProcessFile>().ok_or(Errno::EBADF)?;
-    let id = file.number()?;
+    // A directory of `/proc` is one, too, for this call alone.
+    let (id, process) = match (file.as_kind::<ProcessFile>(), file.as_kind::<Generated>()) {
+        (Some(file), _) => (file.number()?, file.process()?),
+        (None, Some(directory)) => directory.process().map(|process| (process.id, Some(process)))?,
+        (None, None) => return Err(Errno::EBADF),
+    };
     let own = || {
         let details = Details::Sender { process: call.process().id, user: call.process().real_user(), value: 0 };
         signal.map(|signal| Information { signal, code: code::USER, details })
@@ -251,7 +256,7 @@ pub(super) fn send_to_process_file(call: Call<'_>) -> Decoding {
             signal.map(|signal| information(&call, 2, signal, id)).transpose()?
         }
     };
-    match file.process()? {
+    match process {
         Some(process) => signal_sending::send(call.process(), &process, None, sent),
         None => match table::find(id) {
             // It has ended, and its parent cannot wait for it yet.

@@ -74,6 +74,10 @@ pub(crate) trait Source: Sync {
     /// Returns the directory above.
     fn parent(&self, entry: Entry) -> Entry;
 
+    /// Returns the process whose directory, with all of its files, this is. `EBADF` for another file; `ESRCH` for the
+    /// directory of an ended process.
+    fn process(&self, entry: Entry) -> Result<Arc<Process>, Errno>;
+
     /// Finds a name in a directory. `ENOENT` if there is none.
     fn find(&self, directory: Entry, name: &[u8]) -> Result<Entry, Errno>;
 
@@ -355,6 +359,11 @@ impl Generated {
         let reading = Mutex::new(Reading { next: Some(0), ..Reading::default() });
         let opener = Opener { process: Arc::downgrade(caller), rights: authority::rights(caller) };
         Ok(Box::new(Generated { entry, mount, opener, reading, _charge: charge }))
+    }
+
+    /// Returns the process whose directory it is, as [`Source::process`] does.
+    pub(crate) fn process(&self) -> Result<Arc<Process>, Errno> {
+        source().process(self.entry)
     }
 
     /// Fails if the caller, or the process that has opened the file, may not read it any more.

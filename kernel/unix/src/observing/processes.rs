@@ -217,6 +217,10 @@ impl Source for Processes {
         Entry { line: parent, number: if parent == THREAD { entry.number } else { 0 }, ..of_process }
     }
 
+    fn process(&self, entry: Entry) -> Result<Arc<Process>, Errno> {
+        if entry.line == PROCESS { process_of(entry) } else { Err(Errno::EBADF) }
+    }
+
     fn find(&self, directory: Entry, name: &[u8]) -> Result<Entry, Errno> {
         if directory.process != 0 {
             process_of(directory).map_err(|_| Errno::ENOENT)?;

@@ -81,7 +81,7 @@ impl FileOperations for ProcessFile {
 mod tests {
     use abi_unix::SystemCall;
     use abi_unix::authority::{Capability, CapabilitySet, Held};
-    use abi_unix::types::{clone, epoll as event, open, signal, wait_kind};
+    use abi_unix::types::{AT_FDCWD, clone, epoll as event, open, signal, wait_kind};
 
     use super::*;
     use crate::process::authority;
@@ -169,6 +169,25 @@ mod tests {
                 assert_eq!(wait(program, file, EXITED), Err(Errno::ECHILD));
             }
             assert_eq!(open_process(program, child, 0), Err(Errno::ESRCH));
+        });
+    }
+
+    /// The directory of a process in `/proc` takes its place for signals, and no other file there does.
+    #[test]
+    fn a_process_is_signalled_by_its_directory() {
+        run(|program| {
+            let child = program.spawn(|program| program.sleep_ns(1_000_000_000_000)).unwrap();
+            let open = |program: &mut Program, name: &str| {
+                let path = program.store(format!("/proc/{child}{name}\0").as_bytes());
+                program.call(SystemCall::Open, [AT_FDCWD as usize, path, 0, 0]).unwrap()
+            };
+            let (file, other) = (open(program, ""), open(program, "/task"));
+            assert_eq!((send(program, file, 0), send(program, other, 0)), (Ok(0), Err(Errno::EBADF)));
+            let above = open(program, "/..");
+            assert_eq!(send(program, above, 0), Err(Errno::EBADF));
+            assert_eq!(send(program, file, signal::KILL), Ok(0));
+            assert_eq!(program.wait_for(child), Ok((child, signal::KILL)));
+            assert_eq!(send(program, file, 0), Err(Errno::ESRCH));
         });
     }
 
