@@ -398,10 +398,10 @@ system_calls! {
     GetClass = 120 sched_getscheduler(process: Number) Never;
     /// Writes the real-time priority of a process, a `i32`.
     GetClassPriority = 121 sched_getparam(process: Number, parameter: Output) Never;
-    /// Sets the harts on which a thread (0: the caller) may run: all that there are, since work goes to whichever hart
-    /// is free. `EINVAL` for fewer.
+    /// Chooses harts for a thread (0: the caller), of which one at least is there (`EINVAL`). The choice is told to
+    /// programs that count harts; work goes to whichever is free.
     SetAffinity = 122 sched_setaffinity(thread: Number, size: Length, mask: Input) Never;
-    /// Writes the harts on which a thread (0: the caller) may run as a bit mask, which are all; returns its size.
+    /// Writes the harts that a thread (0: the caller) has chosen as a bit mask; returns its size.
     GetAffinity = 123 sched_getaffinity(thread: Number, size: Length, mask: Output) Never;
     /// Lets other processes of the same priority run.
     Yield = 124 sched_yield() Never by Worker;
@@ -700,8 +700,8 @@ system_calls! {
     WriteVectorWith = 287 pwritev2(descriptor: Descriptor, vector: Input, count: Number, offset: Number, high: Number, flags: Number) Possible;
     /// Describes the file at a path, or an open file, as `struct statx`.
     ExtendedStatus = 291 statx(directory: Descriptor, path: Path, flags: Number, mask: Number, status: Output) Never;
-    /// Sends a signal to the process of a descriptor, as `kill`, or with information (0: none), as `rt_sigqueueinfo`;
-    /// `ESRCH` if its parent has waited for it. There are no flags.
+    /// Sends a signal to the process of a descriptor, which can be that of its directory in `/proc`, as `kill`, or with
+    /// information (0: none), as `rt_sigqueueinfo`; `ESRCH` if its parent has waited for it. There are no flags.
     SignalProcessFile = 424 pidfd_send_signal(descriptor: Descriptor, signal: Number, information: Input, flags: Number) Never;
     /// Opens a process, or one that has ended and that its parent has not waited for; the flag is `PIDFD_NONBLOCK`. The
     /// descriptor is ready for input when the process has ended, and is closed by `execve`. `EINVAL` for the number of

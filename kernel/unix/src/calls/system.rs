@@ -1,5 +1,7 @@
 //! The calls about the system as a whole: its name, its counters and its log.
 
+use alloc::sync::Arc;
+
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::{Act, Counter, Errno};
 use hal_api::Machine as _;
@@ -8,7 +10,8 @@ use platform::Machine;
 use crate::calls::call::{Call, Decoding};
 use crate::observing::counters;
 use crate::process::user::UserBuffer;
-use crate::process::{authority, table, thread};
+use crate::process::worker::Worker;
+use crate::process::{Process, authority, table, thread};
 use crate::scheduling::attributes;
 use crate::time;
 
@@ -40,33 +43,53 @@ fn all_harts() -> u64 {
     u64::MAX >> (64 - crate::machine::harts())
 }
 
+/// Returns the thread with this number, 0 being the caller's, of its process; `None` for one that has ended, while
+/// others of the process go on.
+fn thread_of(call: &Call<'_>, process: &Process, id: i32) -> Option<Arc<Worker>> {
+    match id {
+        0 => Some(call.worker.clone()),
+        id => thread::living(process, id as usize).ok(),
+    }
+}
+
+/// Performs `sched_getaffinity`.
 #[inline(never)]
 pub(super) fn affinity(call: Call<'_>) -> Decoding {
     let id = call.signed(0);
-    if id != 0 && !table::exists(thread::process_of(u32::try_from(id).map_err(|_| Errno::ESRCH)?)) {
-        return Err(Errno::ESRCH);
-    }
+    let chosen = match attributes::meant_by_thread(call.process(), id) {
+        Ok(process) => thread_of(&call, &process, id).map_or(u8::MAX, |thread| thread.affinity()),
+        Err(_) if u32::try_from(id).is_ok_and(table::exists) => u8::MAX,
+        Err(_) => return Err(Errno::ESRCH),
+    };
     let harts = crate::machine::harts();
     let size = call.length(1);
     if size < harts.div_ceil(8) || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    let mask = all_harts();
+    let mask = all_harts() & u64::from(chosen);
     call.process().copy_out(call.address(2), &mask.to_le_bytes())?;
     Ok(size_of_val(&mask).into())
 }
 
-/// Performs `sched_setaffinity`: work goes to whichever hart is free, so only a mask of all harts can be kept.
+/// Performs `sched_setaffinity`. The choice is kept and told, for programs that count the harts that they may use; work
+/// goes to whichever hart is free.
 #[inline(never)]
 pub(super) fn set_affinity(call: Call<'_>) -> Decoding {
     let mut mask = [0; 8];
     let length = call.length(1).min(mask.len());
     call.process().copy_in(call.address(2), &mut mask[..length])?;
-    let process = attributes::meant_by_thread(call.process(), call.signed(0));
-    let process = process.map_err(|_| Errno::ESRCH)?;
+    let id = call.signed(0);
+    let process = attributes::meant_by_thread(call.process(), id).map_err(|_| Errno::ESRCH)?;
     authority::permit_towards(call.process(), &process, Act::Schedule)?;
-    let all = all_harts();
-    if u64::from_le_bytes(mask) & all == all { Ok(0.into()) } else { Err(Errno::EINVAL) }
+    let chosen = u64::from_le_bytes(mask) & all_harts();
+    if chosen == 0 {
+        return Err(Errno::EINVAL);
+    }
+    if let Some(thread) = thread_of(&call, &process, id) {
+        // There are no more harts than bits.
+        thread.set_affinity(chosen as u8);
+    }
+    Ok(0.into())
 }
 
 #[inline(never)]
@@ -130,7 +153,7 @@ mod tests {
             };
             let all = u64::MAX >> (64 - crate::machine::harts());
             assert_eq!((set(program, 0, 8, all), set(program, 0, 1000, u64::MAX)), (Ok(0), Ok(0)));
-            for (size, mask) in [(8, 0), (0, u64::MAX), (8, all >> 1)] {
+            for (size, mask) in [(8, 0), (0, u64::MAX), (8, !all)] {
                 assert_eq!(set(program, 0, size, mask), Err(Errno::EINVAL), "{size} {mask:#x}");
             }
             assert_eq!(set(program, 30_000, 8, all), Err(Errno::ESRCH));
@@ -138,6 +161,39 @@ mod tests {
             assert_eq!(program.call(SystemCall::SetAffinity, [0, 8, 0x1000]), Err(Errno::EFAULT));
             assert_eq!(program.call(SystemCall::GetGroups, [0, 0]), Ok(0));
             assert_eq!(program.call(SystemCall::GetGroups, [usize::MAX, 0]), Err(Errno::EINVAL));
+        });
+    }
+
+    /// A choice of harts is that of one thread, which its threads and children have from it.
+    #[test]
+    fn chosen_harts_are_told_and_inherited() {
+        run(|program| {
+            let get = |program: &mut Program, id: usize| {
+                let place = program.place(8);
+                assert_eq!(program.call(SystemCall::GetAffinity, [id, 8, place]), Ok(8));
+                program.read_u64(place)
+            };
+            let set = |program: &mut Program, id: usize, mask: u64| {
+                let place = program.store(&mask.to_le_bytes());
+                program.call(SystemCall::SetAffinity, [id, 8, place])
+            };
+            let all = u64::MAX >> (64 - crate::machine::harts());
+            let (first, last) = (all & all.wrapping_neg(), all & !(all >> 1));
+            let own = program.id as usize;
+            assert_eq!((get(program, own), set(program, 0, last | 1 << 60)), (all, Ok(0)));
+            assert_eq!((get(program, 0), get(program, own)), (last, last));
+            let child = program.fork(move |program| {
+                assert_eq!((get(program, 0), set(program, own, all)), (last, Err(Errno::EPERM)));
+                assert_eq!((set(program, 0, first), get(program, 0)), (Ok(0), first));
+            });
+            let child = child.unwrap();
+            program.sleep_ns(10_000_000);
+            assert_eq!(get(program, child), all, "a zombie has none");
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            let child = program.spawn(|program| program.sleep_ns(1_000_000_000)).unwrap();
+            assert_eq!((get(program, child), set(program, child, first)), (last, Ok(0)));
+            assert_eq!((get(program, child), get(program, 0)), (first, last));
+            assert_eq!(program.call(SystemCall::Kill, [child, 9]), Ok(0));
         });
     }
 

@@ -273,7 +273,7 @@ pub(super) fn create_worker(call: Call<'_>) -> Decoding {
     let creator = call.worker;
     let inherit = |worker: &Worker| {
         worker.signals.inherit(&creator.signals);
-        worker.inherit_timer_slack(creator);
+        worker.inherit_settings(creator);
     };
     Ok(switching::start_worker(process, fresh, inherit)?.index().into())
 }

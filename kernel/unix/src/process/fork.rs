@@ -282,7 +282,7 @@ fn start(parent: &Worker, child: &Arc<Process>, copied: Copied) -> Result<(), Er
     }
     switching::start_worker(child, context, |worker| {
         worker.signals.copy(&parent.signals);
-        worker.inherit_timer_slack(parent);
+        worker.inherit_settings(parent);
         // Signals may have come since the process has its number, and found no receiver.
         worker.set_attention(Attention::SIGNAL);
         if has(flag::CHILD_CLEARTID) {

@@ -800,7 +800,7 @@ impl Plan {
             process.no_new_rights.store(above.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
             process.set_no_terminal(above.has_no_terminal());
         }
-        let inherit = |worker: &Worker| creator.iter().for_each(|creator| worker.inherit_timer_slack(creator));
+        let inherit = |worker: &Worker| creator.iter().for_each(|creator| worker.inherit_settings(creator));
         if let Err(error) = switching::start_worker(&process, Box::new(context), inherit) {
             table::discard(&process);
             return Err(error);

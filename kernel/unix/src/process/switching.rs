@@ -91,7 +91,7 @@ pub(crate) fn start_thread(
         // Before senders of signals can find it.
         thread.signals.inherit(&creator.signals);
         thread.set_name(creator.name());
-        thread.inherit_timer_slack(creator);
+        thread.inherit_settings(creator);
         thread
     })?;
     prepare(&thread);

@@ -14,7 +14,7 @@ use abi_queue::Priority;
 use abi_unix::types::process_control;
 use abi_unix::{Counter, Errno};
 use coroutine::State;
-use hal_api::{Machine as _, UserContext};
+use hal_api::{MAXIMUM_HARTS, Machine as _, UserContext};
 use memory::heap::Kept;
 use platform::Machine;
 use spin::Mutex;
@@ -102,8 +102,13 @@ pub(crate) struct Worker {
     /// User address of the head of its list of robust locks (unvalidated); 0 for none.
     robust_list: AtomicUsize,
     slack: TimerSlack,
+    /// The harts that it has chosen, a bit each, which is told and changes nothing.
+    affinity: AtomicU8,
     time: Time,
 }
+
+// A bit for each hart.
+const _: () = assert!(MAXIMUM_HARTS <= u8::BITS as usize);
 
 /// Time by which a sleep may end late, so that several sleeps end at one interrupt.
 struct TimerSlack {
@@ -247,6 +252,7 @@ impl Worker {
             end_word: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
             slack: TimerSlack::default(),
+            affinity: AtomicU8::new(u8::MAX),
             time: Time::default(),
         }
     }
@@ -306,11 +312,22 @@ impl Worker {
         self.slack.ns.store(ns, Ordering::Relaxed);
     }
 
-    /// Takes over the slack of its creator.
-    pub(crate) fn inherit_timer_slack(&self, creator: &Worker) {
+    /// Returns the harts that it has chosen, a bit each; bits of harts that there are not are set, or not.
+    pub(crate) fn affinity(&self) -> u8 {
+        self.affinity.load(Ordering::Relaxed)
+    }
+
+    /// Chooses harts.
+    pub(crate) fn set_affinity(&self, harts: u8) {
+        self.affinity.store(harts, Ordering::Relaxed);
+    }
+
+    /// Takes over the slack and the harts of its creator.
+    pub(crate) fn inherit_settings(&self, creator: &Worker) {
         let ns = creator.timer_slack_ns();
         self.slack.default_ns.store(ns, Ordering::Relaxed);
         self.slack.ns.store(ns, Ordering::Relaxed);
+        self.set_affinity(creator.affinity());
     }
 
     /// Returns the address of the head of its list of robust locks.
