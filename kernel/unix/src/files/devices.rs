@@ -19,6 +19,7 @@ use crate::files::{console, job_control, pseudo_terminal};
 use crate::process::Process;
 use crate::process::user::{Caller, UserBuffer};
 use crate::random;
+use crate::scheduling::steps;
 
 /// Wraps a file that `open` with these flags found in the file system; a device node becomes its device. `ENXIO` for a
 /// node without a device, and for the terminal of a process that has none; `EACCES` if devices of its mount may not be
@@ -39,8 +40,8 @@ pub(crate) fn kind_of(
     }
     Ok(match device {
         None => Box::new(Stored::new(file, mount)?),
-        Some(NULL) => Box::new(Null),
-        Some(ZERO) => Box::new(Zero),
+        Some(NULL) => Box::new(Null(file.access())),
+        Some(ZERO) => Box::new(Zero(file.access())),
         Some(RANDOM) => Box::new(Random),
         // It becomes no session's terminal by being opened, as on Linux.
         Some(CONSOLE) => Box::new(TerminalFile::new(console::terminal().clone(), Some(place_of(file, mount)))?),
@@ -67,10 +68,10 @@ fn place_of(file: filesystem::OpenFile, mount: Arc<Mount>) -> Place {
 }
 
 /// `/dev/null`: the end of a file, and room for everything.
-struct Null;
+struct Null(Access);
 
 /// `/dev/zero`: zeros.
-struct Zero;
+struct Zero(Access);
 
 /// `/dev/random` and `/dev/urandom`: random bytes.
 struct Random;
@@ -79,6 +80,11 @@ struct Random;
 fn swallow(buffer: UserBuffer, done: &mut usize) -> Attempt {
     *done = buffer.len();
     Poll::Ready(Ok(buffer.len()))
+}
+
+/// Fails with `EBADF` for a device that was opened to read alone, or to write alone, and is used in the other way.
+fn require_other_than(access: Access, wrong: Access) -> Result<(), Errno> {
+    if access == wrong { Err(Errno::EBADF) } else { Ok(()) }
 }
 
 impl FileOperations for Null {
@@ -96,6 +102,20 @@ impl FileOperations for Null {
 
     fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
         swallow(buffer, done)
+    }
+
+    // Every place is the beginning.
+    fn seek(&self, _: i64, _: u32) -> Result<usize, Errno> {
+        Ok(0)
+    }
+
+    fn read_at(&self, _: &dyn Caller, _: UserBuffer, _: u64) -> Result<usize, Errno> {
+        require_other_than(self.0, Access::Write)?;
+        Ok(0)
+    }
+
+    fn write_at(&self, _: &dyn Caller, buffer: UserBuffer, _: u64) -> Result<usize, Errno> {
+        require_other_than(self.0, Access::Read).map(|()| buffer.len())
     }
 }
 
@@ -115,6 +135,21 @@ impl FileOperations for Zero {
     fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
         swallow(buffer, done)
     }
+
+    // Every place is the beginning.
+    fn seek(&self, _: i64, _: u32) -> Result<usize, Errno> {
+        Ok(0)
+    }
+
+    fn read_at(&self, caller: &dyn Caller, buffer: UserBuffer, _: u64) -> Result<usize, Errno> {
+        require_other_than(self.0, Access::Write)?;
+        let step = UserBuffer::new(buffer.address(), buffer.len().min(steps::BYTES))?;
+        caller.zero(step).map(|()| step.len())
+    }
+
+    fn write_at(&self, _: &dyn Caller, buffer: UserBuffer, _: u64) -> Result<usize, Errno> {
+        require_other_than(self.0, Access::Read).map(|()| buffer.len())
+    }
 }
 
 impl FileOperations for Random {
@@ -132,6 +167,11 @@ impl FileOperations for Random {
 
     fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
         swallow(buffer, done)
+    }
+
+    // Every place is the beginning.
+    fn seek(&self, _: i64, _: u32) -> Result<usize, Errno> {
+        Ok(0)
     }
 
     fn readiness(&self, _: &dyn Caller, _: u32, _: Option<&Waker>) -> Result<u32, Errno> {
@@ -170,7 +210,25 @@ mod tests {
             let random = device(program, b"/dev/urandom\0");
             let (first, second) = (program.read_from(random, 64).unwrap(), program.read_from(random, 64).unwrap());
             assert!(first.len() == 64 && first != second && first != [0; 64]);
+            let only = |program: &mut Program, access: u32| {
+                let path = program.store(b"/dev/zero\0");
+                program.call(SystemCall::Open, [0, path, access as usize, 0]).unwrap()
+            };
+            let (reads, writes) = (only(program, open::RDONLY), only(program, open::WRONLY));
+            let place = program.store(&[7; 40_000]);
+            assert_eq!(program.call(SystemCall::ReadAt, [reads, place, 39_999, 5]), Ok(39_999));
+            assert_eq!((program.read(place, 39_999), program.read(place + 39_999, 1)), (vec![0; 39_999], vec![7]));
+            assert_eq!(program.call(SystemCall::ReadAt, [null, place, 10, 5]), Ok(0));
+            for (file, call, expected) in [
+                (null, SystemCall::WriteAt, Ok(10)),
+                (writes, SystemCall::WriteAt, Ok(10)),
+                (reads, SystemCall::WriteAt, Err(Errno::EBADF)),
+                (writes, SystemCall::ReadAt, Err(Errno::EBADF)),
+            ] {
+                assert_eq!(program.call(call, [file, place, 10, 5]), expected, "{}", call.name());
+            }
             for file in [null, zero, random] {
+                assert_eq!(program.call(SystemCall::Seek, [file, 100, 0]), Ok(0), "as on Linux");
                 assert_eq!(program.call(SystemCall::DeviceControl, [file, 0x5401, DATA]), Err(Errno::ENOTTY));
                 assert_eq!(program.call(SystemCall::ReadDirectory, [file, DATA, 100]), Err(Errno::ENOTDIR));
                 let status = program.place(128);
