@@ -496,6 +496,7 @@ pub mod socket_option {
     pub const SO_REUSEADDR: u32 = 2;
     pub const SO_TYPE: u32 = 3;
     pub const SO_ERROR: u32 = 4;
+    pub const SO_BROADCAST: u32 = 6;
     pub const SO_SNDBUF: u32 = 7;
     pub const SO_RCVBUF: u32 = 8;
     pub const SO_KEEPALIVE: u32 = 9;

@@ -110,7 +110,7 @@ pub(crate) struct LocalSocket {
 /// The last number of a socket.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 /// Options of every socket that have no effect on a local one, and are kept.
-const KEPT_OPTIONS: [u32; 2] = [option::SO_REUSEADDR, option::SO_KEEPALIVE];
+const KEPT_OPTIONS: [u32; 3] = [option::SO_REUSEADDR, option::SO_BROADCAST, option::SO_KEEPALIVE];
 
 impl Inbox {
     /// Makes one of this kind. The first account pays for it, and the second for what it is to receive.

@@ -208,6 +208,8 @@ struct Inner {
     hop_limit: Option<u8>,
     raw: RawOptions,
     linger_abort: bool,
+    /// `SO_BROADCAST`, which is kept: datagrams to everybody are sent with it and without.
+    broadcasts: bool,
     linger: (u32, u32),
 }
 
@@ -279,6 +281,7 @@ impl Socket {
             hop_limit: None,
             raw: RawOptions::default(),
             linger_abort: false,
+            broadcasts: false,
             linger: (0, 0),
         };
         let (inner, protocol) = (Mutex::new(inner), DatagramProtocol::Udp);
@@ -865,6 +868,7 @@ impl Socket {
             (option::SOL_SOCKET, option::SO_KEEPALIVE) => {
                 inner.tcp.keepalive = (number != 0).then_some(KEEPALIVE);
             }
+            (option::SOL_SOCKET, option::SO_BROADCAST) => inner.broadcasts = number != 0,
             (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer = buffer_size(number),
             (option::SOL_SOCKET, option::SO_RCVBUF) => inner.tcp.receive_buffer = buffer_size(number),
             (option::SOL_SOCKET, option::SO_LINGER) => {
@@ -920,6 +924,7 @@ impl Socket {
                 (inner.sharing == Sharing::Reuse) as u32
             }
             (option::SOL_SOCKET, option::SO_KEEPALIVE) => inner.tcp.keepalive.is_some() as u32,
+            (option::SOL_SOCKET, option::SO_BROADCAST) => inner.broadcasts as u32,
             (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer as u32,
             (option::SOL_SOCKET, option::SO_RCVBUF) => inner.tcp.receive_buffer as u32,
             (option::SOL_SOCKET, option::SO_LINGER) => {
@@ -1481,6 +1486,22 @@ mod tests {
         let (place, size) = (program.place(8), program.store(&4u32.to_le_bytes()));
         let call = [socket, level as usize, name as usize, place, size];
         program.call(SystemCall::GetSocketOption, call).map(|_| program.read_u32(place))
+    }
+
+    /// Sockets of every kind keep it, and programs that never send to everybody set it, too.
+    #[test]
+    fn a_wish_to_send_to_everybody_is_kept() {
+        run(|program| {
+            let name = (option::SOL_SOCKET, option::SO_BROADCAST);
+            let sockets = [(2, 1), (2, 2), (10, 2), (1, 2)]
+                .map(|(family, kind)| program.call(SystemCall::Socket, [family, kind, 0]).unwrap());
+            for socket in sockets {
+                for value in [0u32, 1, 0] {
+                    assert_eq!(set(program, socket, name, &(7 * value).to_le_bytes()), Ok(0));
+                    assert_eq!(read_option(program, socket, name), Ok(value));
+                }
+            }
+        });
     }
 
     /// An echo within the machine: raw sockets see the request, with its header, and the answer, with its hop limit.
