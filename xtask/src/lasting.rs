@@ -170,7 +170,7 @@ impl DiskSuite {
                 ended => bail!("the machine has ended before cut {cut}: {ended:?}"),
             }
             guest.end();
-            // What has left the machine counts.
+            // Lines that have left the machine count.
             let _ = take(&mut guest, END_LIMIT);
             let mut guest = self.boot(boots, image, line(&["check", &last.to_string()])?, log)?;
             guest.wait_for_end(LIMIT).with_context(|| format!("after cut {cut}, {last} being acknowledged"))?;
