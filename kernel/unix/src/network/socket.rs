@@ -208,6 +208,8 @@ struct Inner {
     hop_limit: Option<u8>,
     raw: RawOptions,
     linger_abort: bool,
+    /// `SO_REUSEADDR` and `SO_REUSEPORT`: either one shares the port.
+    reuses: (bool, bool),
     /// `SO_BROADCAST`, which is kept: datagrams to everybody are sent with it and without.
     broadcasts: bool,
     linger: (u32, u32),
@@ -281,6 +283,7 @@ impl Socket {
             hop_limit: None,
             raw: RawOptions::default(),
             linger_abort: false,
+            reuses: (false, false),
             broadcasts: false,
             linger: (0, 0),
         };
@@ -862,8 +865,11 @@ impl Socket {
         let number = value.read_number(caller)?;
         let mut inner = self.inner.lock();
         match named {
-            (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
-                inner.sharing = if number != 0 { Sharing::Reuse } else { Sharing::Exclusive };
+            (option::SOL_SOCKET, name @ (option::SO_REUSEADDR | option::SO_REUSEPORT)) => {
+                let (address, port) = &mut inner.reuses;
+                *(if name == option::SO_REUSEADDR { address } else { port }) = number != 0;
+                let shares = inner.reuses != (false, false);
+                inner.sharing = if shares { Sharing::Reuse } else { Sharing::Exclusive };
             }
             (option::SOL_SOCKET, option::SO_KEEPALIVE) => {
                 inner.tcp.keepalive = (number != 0).then_some(KEEPALIVE);
@@ -920,9 +926,8 @@ impl Socket {
                 },
             },
             (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, SocketState::Listening(_)) as u32,
-            (option::SOL_SOCKET, option::SO_REUSEADDR | option::SO_REUSEPORT) => {
-                (inner.sharing == Sharing::Reuse) as u32
-            }
+            (option::SOL_SOCKET, option::SO_REUSEADDR) => inner.reuses.0 as u32,
+            (option::SOL_SOCKET, option::SO_REUSEPORT) => inner.reuses.1 as u32,
             (option::SOL_SOCKET, option::SO_KEEPALIVE) => inner.tcp.keepalive.is_some() as u32,
             (option::SOL_SOCKET, option::SO_BROADCAST) => inner.broadcasts as u32,
             (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer as u32,
@@ -1486,6 +1491,20 @@ mod tests {
         let (place, size) = (program.place(8), program.store(&4u32.to_le_bytes()));
         let call = [socket, level as usize, name as usize, place, size];
         program.call(SystemCall::GetSocketOption, call).map(|_| program.read_u32(place))
+    }
+
+    /// Each of the two options is told for itself, whichever shares the port.
+    #[test]
+    fn the_two_ways_to_share_a_port_are_told_apart() {
+        run(|program| {
+            let [address, port] = [option::SO_REUSEADDR, option::SO_REUSEPORT].map(|name| (option::SOL_SOCKET, name));
+            let socket = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+            for (name, value, expected) in [(address, 1u32, (1, 0)), (port, 1, (1, 1)), (address, 0, (0, 1))] {
+                assert_eq!(set(program, socket, name, &value.to_le_bytes()), Ok(0));
+                let told = (read_option(program, socket, address), read_option(program, socket, port));
+                assert_eq!(told, (Ok(expected.0), Ok(expected.1)));
+            }
+        });
     }
 
     /// Sockets of every kind keep it, and programs that never send to everybody set it, too.
