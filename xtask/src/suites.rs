@@ -73,7 +73,8 @@ pub enum Suite {
     Machine,
     /// Unmodified programs of Debian, in QEMU; left out, unless it is named, where packages cannot be fetched.
     Linux,
-    /// Unmodified programs of Debian on a disk, and what lasts when the power is cut; left out as `linux` is.
+    /// Unmodified programs of Debian on a disk, and what lasts when the power is cut; left out as `linux` is, and on
+    /// several harts alone unless it is named.
     Disk,
     /// Debian's Linux, unchanged, on the machine with user-level interrupts. Only on request by name.
     MachineLinux,
@@ -874,7 +875,9 @@ fn on_a_disk<'a>(
     };
     let Some(suite) = suite else { return Ok(Vec::new()) };
     let products = Arc::new(products);
-    let parts = arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]).into_iter().map(|harts| {
+    // The run of everything has no time for more than one.
+    let all = if arguments.suites.is_empty() { &HARTS[HARTS.len() - 1..] } else { &HARTS[..] };
+    let parts = arguments.harts.map_or(all.to_vec(), |harts| vec![harts]).into_iter().map(|harts| {
         let boots =
             Boots { context, toolchain, products: products.clone(), machine: chosen_machine(arguments, Some(harts)) };
         let suite = suite.clone();
