@@ -403,7 +403,7 @@ pub struct New {
 EXAMPLES
   cargo xtask image empty disk.img 2G
   cargo xtask image debian disk.img bash coreutils
-  cargo xtask image debian disk.img dpkg --file ../hello_1.0_riscv64.deb:/root/
+  cargo xtask image debian disk.img dpkg --file ../hello_1.0_riscv64.deb:/packages/
   cargo xtask run --disk disk.img --init /bin/bash")]
 pub struct Image {
     /// The action.

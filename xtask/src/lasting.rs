@@ -23,7 +23,7 @@ use crate::exercises::{self, Exercise};
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::image;
 use crate::lanes::Show;
-use crate::programs::{INIT, INIT_PATH};
+use crate::programs::{self, INIT_PATH};
 use crate::run::ROOT_ON_DISK;
 use crate::suites::{Boots, Found, Moments, Tally};
 
@@ -102,7 +102,7 @@ impl DiskSuite {
         }
         files.extend(writers.iter().map(|writer| (format!("{PLACE}/{}", writer.name), 0o755, writer.text.clone())));
         let own = std::fs::read(archive).with_context(|| format!("cannot read {}", archive.display()))?;
-        files.push((INIT_PATH.into(), 0o755, program_of(&own, INIT)?));
+        files.push(programs::init(&own)?);
         let image = context.workspace.products().join("disk-suite.img");
         image::make_debian(context, &image, &root, &archive_of(&files)?, None)?;
         Ok(Some(Arc::new(DiskSuite { exercises, writers, image })))
@@ -209,17 +209,6 @@ fn writers(folder: &Path) -> Result<Vec<Writer>> {
     }
     writers.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(writers)
-}
-
-fn program_of(archive: &[u8], name: &str) -> Result<Vec<u8>> {
-    let path = format!("bin/{name}");
-    for entry in cpio::entries(archive) {
-        let entry = entry?;
-        if entry.path == path.as_bytes() {
-            return Ok(entry.data.to_vec());
-        }
-    }
-    bail!("the build has made no {name}")
 }
 
 fn archive_of(files: &[MadeFile]) -> Result<Vec<u8>> {

@@ -16,14 +16,14 @@ use crate::callers::Programs;
 use crate::cli::{self, LinuxAction};
 use crate::context::{Context, Need, command_line};
 use crate::cores::{self, CoreDisk};
-use crate::debian::{Root, SEARCH_PATH};
+use crate::debian::{MadeFile, Root, SEARCH_PATH};
 use crate::exercises;
 use crate::screen::Screen;
 use crate::toolchain::Toolchain;
 use crate::workspace::write_if_changed;
 
 /// The first process, and its path in the machine.
-pub const INIT: &str = "linux-init";
+const INIT: &str = "linux-init";
 pub const INIT_PATH: &str = "usr/sbin/linux-init";
 
 /// The default command.
@@ -152,20 +152,29 @@ pub fn with_root(
     products: Products,
     root: &Root,
     name: &str,
-    files: &[(String, u16, Vec<u8>)],
+    files: &[MadeFile],
 ) -> Result<Products> {
     let activity = context.progress.start("Making the archive of files");
     let own = std::fs::read(&products.initramfs)?;
-    let path = format!("bin/{INIT}");
-    let entries: Vec<_> = cpio::entries(&own).collect::<Result<_, _>>()?;
-    let init = entries.iter().find(|entry| entry.path == path.as_bytes());
-    let init = init.with_context(|| format!("the build has made no {INIT}"))?.data.to_vec();
     let mut files = files.to_vec();
-    files.push((INIT_PATH.into(), 0o755, init));
+    files.push(init(&own)?);
     let initramfs = context.workspace.products().join(format!("linux-{name}.cpio"));
     write_if_changed(&initramfs, &root.archive(&files)?)?;
     activity.clear();
     Ok(Products { initramfs, ..products })
+}
+
+/// Returns the first process, as a file of a machine, from the archive that the build has made.
+///
+/// # Errors
+///
+/// The archive is none, or has no such program.
+pub fn init(archive: &[u8]) -> Result<MadeFile> {
+    let path = format!("bin/{INIT}");
+    let entries: Vec<_> = cpio::entries(archive).collect::<Result<_, _>>()?;
+    let init = entries.iter().find(|entry| entry.path == path.as_bytes());
+    let init = init.with_context(|| format!("the build has made no {INIT}"))?.data.to_vec();
+    Ok((INIT_PATH.into(), 0o755, init))
 }
 
 #[cfg(test)]
