@@ -76,8 +76,8 @@ impl<D: Device> Filesystem<D> {
         Ok(())
     }
 
-    /// Writes bytes to blocks of a file that lie together. The other bytes of the first and the
-    /// last block stay, if they are before the file's end and the blocks had bytes of it.
+    /// Writes bytes to blocks of a file that lie together. The other bytes of the first and the last block stay, if
+    /// they are before the file's end and the blocks had bytes of it.
     fn write_run(
         &mut self,
         first: u64,
@@ -100,19 +100,55 @@ impl<D: Device> Filesystem<D> {
                 done += part.len();
                 continue;
             }
-            let mut buffer = crate::blocks::zeros(block as usize)?;
-            if !is_new {
-                self.blocks.device().read(place, &mut buffer).map_err(failed)?;
-                // Behind the end there may be bytes that were written before a power cut.
-                let kept = size.saturating_sub(at - within).min(block) as usize;
-                buffer[kept..].fill(0);
-            }
             let length = left.min((block - within) as usize);
-            buffer[within as usize..within as usize + length].copy_from_slice(&bytes[done..done + length]);
-            self.blocks.device().write(place, &buffer).map_err(|_| self.write_failed())?;
+            let part = &bytes[done..done + length];
+            if is_new {
+                self.write_new_block(place, within as usize, part)?;
+            } else {
+                // Behind the end there may be bytes that were written before a power cut.
+                let kept = size.saturating_sub(at - within).min(block);
+                self.write_sectors(place, within, part, kept)?;
+            }
             done += length;
         }
         Ok(())
+    }
+
+    /// Writes bytes to a block that has no bytes of the file yet: the others are zeros.
+    fn write_new_block(&mut self, place: u64, within: usize, bytes: &[u8]) -> Result<(), Error> {
+        let block = self.blocks.layout.block;
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(block).map_err(|_| Error::OutOfMemory)?;
+        buffer.resize(within, 0);
+        buffer.extend_from_slice(bytes);
+        buffer.resize(block, 0);
+        self.blocks.device().write(place, &buffer).map_err(|_| self.write_failed())
+    }
+
+    /// Writes bytes to a part of a block: to the sectors in which they are. Of the others there, so many from the
+    /// block's start on are the file's.
+    fn write_sectors(&mut self, place: u64, within: u64, bytes: &[u8], kept: u64) -> Result<(), Error> {
+        let end = within + bytes.len() as u64;
+        let (first, last) = (within / SECTOR * SECTOR, end.next_multiple_of(SECTOR));
+        let (before, behind) = ((within - first) as usize, (last - end) as usize);
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact((last - first) as usize).map_err(|_| Error::OutOfMemory)?;
+        if before > 0 {
+            buffer.resize(SECTOR as usize, 0);
+            self.blocks.device().read(place + first, &mut buffer).map_err(failed)?;
+            buffer[kept.saturating_sub(first).min(SECTOR) as usize..].fill(0);
+            buffer.truncate(before);
+        }
+        buffer.extend_from_slice(bytes);
+        if behind > 0 {
+            let mut sector = [0; SECTOR as usize];
+            if kept > end {
+                self.blocks.device().read(place + last - SECTOR, &mut sector).map_err(failed)?;
+                sector[kept.saturating_sub(last - SECTOR).min(SECTOR) as usize..].fill(0);
+            }
+            buffer.extend_from_slice(&sector[SECTOR as usize - behind..]);
+        }
+        self.blocks.device().write(place + first, &buffer).map_err(|_| self.write_failed())
     }
 
     /// Notes that the device did not take bytes.

@@ -379,6 +379,17 @@ impl<P: Clone> Cache<P> {
         }
     }
 
+    /// Takes the memory of a page that is as on the disk, and that nobody has pinned: the cache has it no more.
+    pub fn take(&mut self, index: u64) -> Option<P> {
+        let number = self.find(index)?;
+        let place = &mut self.places[number];
+        if place.state != State::Clean || place.pins > 0 {
+            return None;
+        }
+        (place.state, place.was_used) = (State::Absent, false);
+        place.page.take()
+    }
+
     /// Whether there are orders that the owner has not taken.
     pub fn has_orders(&self) -> bool {
         !self.orders.is_empty()

@@ -239,6 +239,7 @@ enum Step {
     Sync,
     ReadAhead(u64),
     GiveBack(usize),
+    Take(u64),
     CarryOut(usize, bool),
 }
 
@@ -249,6 +250,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Sync),
         1 => (0..50u64).prop_map(Step::ReadAhead),
         1 => (0..20usize).prop_map(Step::GiveBack),
+        1 => (0..40u64).prop_map(Step::Take),
         4 => (any::<usize>(), prop::bool::weighted(0.95)).prop_map(|(which, succeeds)| Step::CarryOut(which, succeeds)),
     ]
 }
@@ -301,6 +303,14 @@ proptest! {
                 }
                 Step::ReadAhead(index) => cache.read_ahead(index, fresh),
                 Step::GiveBack(most) => drop(cache.give_back(most, 8)),
+                Step::Take(index) => {
+                    if let Some(page) = cache.take(index) {
+                        let mut found = page.lock().unwrap();
+                        prop_assert!(*found == model[index as usize] || lost.contains_key(&index));
+                        // It is another's memory now.
+                        *found = u64::MAX;
+                    }
+                }
                 Step::CarryOut(which, succeeds) => {
                     disk.accept(&mut cache);
                     if !succeeds && !disk.orders.is_empty() {
@@ -320,6 +330,24 @@ proptest! {
             prop_assert!(found == model[index as usize] || lost.contains_key(&index));
         }
     }
+}
+
+#[test]
+fn a_page_is_taken_if_it_is_as_on_the_disk_and_nobody_has_pinned_it() {
+    let (mut cache, mut disk) = (Cache::<Page>::new(16, 40).unwrap(), Disk::default());
+    assert!(cache.take(3).is_none(), "it is not there");
+    put(&mut cache, &mut disk, 3, Purpose::Overwrite, 7);
+    assert!(cache.take(3).is_none(), "it was changed");
+    cache.write_all();
+    disk.accept(&mut cache);
+    assert!(cache.take(3).is_none(), "it is being written");
+    disk.carry_out_all(&mut cache);
+    let Poll::Ready(Ok(pinned)) = cache.pin(3, Purpose::Read, None, fresh) else { panic!("it is there") };
+    assert!(cache.take(3).is_none(), "a reader has it");
+    cache.unpin(pinned, false);
+    assert_eq!(cache.take(3).map(|page| *page.lock().unwrap()), Some(7));
+    assert!(cache.take(3).is_none(), "it was taken");
+    assert_eq!(get(&mut cache, &mut disk, 3), 7);
 }
 
 #[test]

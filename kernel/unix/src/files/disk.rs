@@ -734,6 +734,17 @@ impl Disk {
         if is_ready { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Takes the memory of a whole page of the disk, if it is there as on the disk and nobody uses it.
+    pub(crate) fn take_page(&self, offset: u64) -> Option<Frame> {
+        let (index, within) = (offset / PAGE_SIZE as u64, offset % PAGE_SIZE as u64);
+        if within > 0 || offset + PAGE_SIZE as u64 > self.bytes() {
+            return None;
+        }
+        let taken = self.whole.state.lock().cache.take(index + self.first_page)?;
+        // A device that was given up keeps its memory. The page is read again then.
+        taken.into_exclusive().ok()
+    }
+
     /// Takes the requests that have ended, where no attendant can: on the developer's computer.
     #[cfg(not(target_os = "none"))]
     pub(crate) fn look_now(&self) {
@@ -983,12 +994,14 @@ impl State {
     }
 }
 
-/// Allocates a page of the cache.
+/// Allocates a page of the cache. Nobody sees the bytes that its last owner has left: a page counts when a request for
+/// all of it has succeeded, of which the driver knows that the device has written every byte, or a writer has; and
+/// nothing is read behind the end of the disk.
 fn allocate() -> Option<SharedFrame> {
     if !memory::frames::available_to_programs(1) {
         return None;
     }
-    Frame::allocate_zeroed().ok().map(Frame::share)
+    Frame::allocate().ok().map(Frame::share)
 }
 
 fn errno_of(error: page_cache::Error) -> Errno {

@@ -44,7 +44,7 @@ use ext4::{
 use filesystem::rights::{self, Ownership, Subject, WRITE};
 use filesystem::{Contents, DeviceNumber, FileKind, Metadata, Timestamp, Writers, Writes};
 use hal_api::Machine as _;
-use memory::{Frame, MemoryObject, OutOfMemory};
+use memory::{Frame, MemoryObject, SharedFrame};
 use platform::{Machine, println};
 use smallvec::SmallVec;
 use spin::Mutex;
@@ -1249,7 +1249,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             if node.0.pages.lock().has(page) {
                 continue;
             }
-            if !self.fill(node, page)? {
+            if self.fill(node, page)?.is_none() {
                 break;
             }
             self.pause();
@@ -1293,7 +1293,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             if node.0.pages.lock().has_fresh(page) {
                 continue;
             }
-            if !self.fill(node, page)? {
+            if self.fill(node, page)?.is_none() {
                 return Err(Errno::ENOMEM);
             }
             self.pause();
@@ -1544,9 +1544,15 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         device::pause(self.waits);
     }
 
-    /// Has a page of a file in memory, which was not, or was stale; returns whether there is room for it. Its bytes are
-    /// at the start of the buffer.
-    fn fill(&mut self, node: &VolumeNode, page: u64) -> Result<bool, Errno> {
+    /// Has a page of a file in memory, which was not, or was stale, and returns it; `None` if there is no room for it:
+    /// its bytes are at the start of the buffer then.
+    fn fill(&mut self, node: &VolumeNode, page: u64) -> Result<Option<SharedFrame>, Errno> {
+        if self.has_room()
+            && let Some(frame) = self.take_near(node, page)
+            && let Ok(entered) = node.0.pages.lock().enter(page, frame)
+        {
+            return Ok(Some(entered));
+        }
         if !self.read_near(node, page) {
             let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
             let bytes = &mut self.buffer[..PAGE_SIZE];
@@ -1558,10 +1564,13 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             if let Some(bytes) = self.buffer.first_chunk() {
                 pages.renew(page, bytes);
             }
-            return Ok(true);
+            return Ok(pages.page(page));
         }
         drop(pages);
-        Ok(self.has_room() && self.shared.enter(node, page, &self.buffer[..PAGE_SIZE]))
+        if !self.has_room() {
+            return Ok(None);
+        }
+        Ok(self.shared.enter(node, page, &self.buffer[..PAGE_SIZE]))
     }
 
     /// Whether there is room for one more page, perhaps in the place of others.
@@ -1591,30 +1600,31 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let count = size.saturating_sub(offset).min(length as u64) as usize;
         let mut read = Vec::new();
         read.try_reserve_exact(length).map_err(|_| Errno::ENOMEM)?;
-        while read.len() < count {
-            let at = offset + read.len() as u64;
+        read.resize(count, 0);
+        let mut done = 0;
+        while done < count {
+            let at = offset + done as u64;
             let (page, within) = (at / PAGE_SIZE as u64, at as usize % PAGE_SIZE);
-            let piece = (PAGE_SIZE - within).min(count - read.len());
-            let frame = match is_of_host {
+            let piece = done..count.min(done + PAGE_SIZE - within);
+            done = piece.end;
+            let found = match is_of_host {
                 true => node.0.pages.lock().stored_page(page),
                 false => node.0.pages.lock().page(page),
             };
-            let done = read.len();
-            match frame {
-                Some(frame) => {
-                    read.resize(done + piece, 0);
-                    frame.read(within, &mut read[done..]);
-                }
+            match found {
+                Some(frame) => drop(frame.read(within, &mut read[piece])),
                 None if is_of_host => {
-                    read.resize(done + piece, 0);
                     let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
                     // Where it has become shorter there are zeros, as in a hole.
-                    volume.read(node.number(), at, &mut read[done..])?;
+                    volume.read(node.number(), at, &mut read[piece])?;
                 }
-                None => {
-                    self.fill(node, page)?;
-                    read.extend_from_slice(&self.buffer[within..within + piece]);
-                }
+                None => match self.fill(node, page)? {
+                    Some(frame) => drop(frame.read(within, &mut read[piece])),
+                    None => {
+                        let length = piece.len();
+                        read[piece].copy_from_slice(&self.buffer[within..within + length]);
+                    }
+                },
             }
         }
         Ok(VolumeAnswer::Bytes(read, count))
@@ -1638,7 +1648,10 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 }
                 // Without memory or an answer of the disk, the page is read when it is wanted.
                 let _ = match piece.len() {
-                    PAGE_SIZE => Ok(self.has_room() && self.shared.enter(node, page, piece)),
+                    PAGE_SIZE if self.has_room() => Ok(self.shared.enter(node, page, piece)),
+                    PAGE_SIZE => Ok(None),
+                    // The file had no bytes there.
+                    _ if page * PAGE_SIZE as u64 >= size && self.has_room() => Ok(self.shared.enter(node, page, &[])),
                     _ => self.fill(node, page),
                 };
             }
@@ -2010,14 +2023,18 @@ impl MountedVolume {
         changed.files.first_from(number).and_then(|number| changed.files.get(number)).cloned()
     }
 
-    /// Enters a page with these bytes into those of a file, which has not got it; returns whether there is room for it.
-    fn enter(&self, node: &VolumeNode, page: u64, bytes: &[u8]) -> bool {
+    /// Enters a page with these bytes, or without any with zeros, into those of a file, which has not got it; `None` if
+    /// there is no room for it.
+    fn enter(&self, node: &VolumeNode, page: u64, bytes: &[u8]) -> Option<SharedFrame> {
         if !memory::frames::available_to_programs(2) {
-            return false;
+            return None;
         }
-        let Ok(frame) = Frame::allocate() else { return false };
-        frame.write(0, bytes);
-        node.0.pages.lock().enter(page, frame) != Err(OutOfMemory)
+        let frame = Frame::allocate().ok()?;
+        match bytes {
+            [] => frame.zero(),
+            bytes => drop(frame.write(0, bytes)),
+        }
+        node.0.pages.lock().enter(page, frame).ok()
     }
 }
 

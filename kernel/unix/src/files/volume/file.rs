@@ -46,8 +46,9 @@ struct ReadAhead {
     window: u64,
     /// The page up to which they were asked for.
     asked_up_to: u64,
-    /// The request for the last ones.
-    submission: Option<VolumeSubmission>,
+    /// The requests for the last ones: the disk reads the ones of the second while those of the first are entered into
+    /// the file's pages.
+    submissions: [Option<VolumeSubmission>; 2],
 }
 
 impl ReadAhead {
@@ -66,18 +67,22 @@ impl ReadAhead {
     fn wanted(&mut self, was_there: bool, size: u64) -> Option<(u64, u64)> {
         let end = self.read_up_to;
         let next = end.div_ceil(PAGE_SIZE as u64);
-        // The next ones are asked for when the reader begins with the last ones, so that they come meanwhile.
-        if was_there && (self.asked_up_to == 0 || next + self.window < self.asked_up_to) {
+        // The next ones are asked for when the reader begins with the last but one, so that they come meanwhile.
+        let enough = self.submissions.len() as u64 * self.window;
+        if was_there && (self.asked_up_to == 0 || next + enough < self.asked_up_to) {
             return None;
         }
-        if self.submission.as_ref().is_some_and(|submission| !submission.is_answered()) {
-            return None;
-        }
+        self.place()?;
         self.window = (2 * self.window).clamp(LEAST_AHEAD, MOST_AHEAD);
         let first = next.max(self.asked_up_to);
         let count = size.div_ceil(PAGE_SIZE as u64).saturating_sub(first).min(self.window);
         self.asked_up_to = first + count;
         (count > 0).then_some((first, count))
+    }
+
+    /// Returns a place for one more request, if there is one.
+    fn place(&mut self) -> Option<&mut Option<VolumeSubmission>> {
+        self.submissions.iter_mut().find(|place| place.as_ref().is_none_or(VolumeSubmission::is_answered))
     }
 }
 
@@ -390,8 +395,10 @@ impl VolumeFile {
         }
         if let Some((first, count)) = stage.ahead.wanted(was_there, size) {
             // Without it the reader waits a little longer.
-            stage.ahead.submission =
-                self.submit(caller, VolumeRequest::ReadAhead { node: self.node.clone(), first, count }).ok();
+            let submitted = self.submit(caller, VolumeRequest::ReadAhead { node: self.node.clone(), first, count });
+            if let Some(place) = stage.ahead.place() {
+                *place = submitted.ok();
+            }
         }
     }
 
@@ -1319,7 +1326,10 @@ mod tests {
         let size = 1 << 20;
         assert_eq!(note(&mut ahead, 0, 8192, false, size), Some((2, 8)));
         assert_eq!(note(&mut ahead, 8192, 4096, true, size), Some((10, 16)), "while it reads the ones before");
-        assert_eq!(note(&mut ahead, 12_288, 4096, true, size), None, "there is enough before it");
+        assert_eq!(note(&mut ahead, 12_288, 4096, true, size), Some((26, 32)));
+        assert_eq!(note(&mut ahead, 16_384, 4096, true, size), Some((58, 64)));
+        assert_eq!(note(&mut ahead, 20_480, 4096, true, size), Some((122, 64)), "two requests are before it");
+        assert_eq!(note(&mut ahead, 24_576, 4096, true, size), None, "there is enough before it");
         assert_eq!(note(&mut ahead, 0, 4096, true, size), None, "it has gone back");
         assert_eq!(note(&mut ahead, 4096, 4096, false, size), Some((2, 8)));
         let mut end = ReadAhead::default();

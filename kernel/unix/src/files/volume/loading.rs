@@ -15,10 +15,12 @@ use core::task::Waker;
 
 use abi_queue::pages::PAGE_SIZE;
 use ext4::{Device as _, FileRun};
+use memory::Frame;
 use smallvec::SmallVec;
 
 use crate::files::disk::Disk;
 use crate::files::volume::device::{Blocks, WaitsOnStack};
+use crate::files::volume::pages::ZEROS;
 use crate::files::volume::{Desk, Job, MountedVolume, VolumeNode, VolumeRequest};
 
 /// Number of requests that wait for the disk at once; others are done on the stack.
@@ -127,6 +129,27 @@ impl<W: WaitsOnStack> Desk<'_, W> {
         if let Ok(Some(runs)) = found {
             self.near = NearRuns { inode: node.number(), runs };
         }
+    }
+
+    /// Takes a page of a file from the disk's cache, if it lies there as a whole: no byte of it is copied, and memory
+    /// has it once. The page is in memory for others of its file then, and no more for readers of the disk itself.
+    pub(super) fn take_near(&mut self, node: &VolumeNode, page: u64) -> Option<Frame> {
+        if self.near.inode != node.number() {
+            return None;
+        }
+        let start = page * PAGE_SIZE as u64;
+        let next = self.near.runs.partition_point(|run| run.offset + run.length <= start);
+        let run = self.near.runs.get(next)?;
+        if run.offset > start || run.offset + run.length < start + PAGE_SIZE as u64 {
+            return None;
+        }
+        let frame = self.shared.source.disk()?.take_page(run.at? + (start - run.offset))?;
+        // The last block has anything behind the end of the file.
+        let behind = node.size().saturating_sub(start);
+        if behind < PAGE_SIZE as u64 {
+            frame.write(behind as usize, &ZEROS[behind as usize..]);
+        }
+        Some(frame)
     }
 
     /// Reads a page of a file from its places on the disk to the start of the buffer; returns whether they are known
@@ -251,6 +274,66 @@ mod tests {
                 let found = program.read(buffer + turn * PAGE_SIZE, PAGE_SIZE);
                 assert!(found.iter().all(|byte| *byte == page as u8 + 1), "page {page}");
             }
+            program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    /// The memory of a page of the disk becomes that of the file's page, and nothing of what is behind the end.
+    #[test]
+    fn bytes_of_a_file_are_in_memory_once() {
+        with_volume(|program| {
+            let buffer = make(program);
+            let page = 5;
+            let at = {
+                let disk = SECOND.lock().unwrap();
+                let is_it = |block: &[u8]| block.iter().all(|byte| usize::from(*byte) == page + 1);
+                disk.chunks(PAGE_SIZE).position(is_it).unwrap() * PAGE_SIZE
+            };
+            let disk = crate::files::disk::all().iter().find(|disk| disk.name() == "vdb").unwrap();
+            let raw = {
+                let path = program.store(b"/dev/vdb\0");
+                program.call(SystemCall::Open, [0, path, 0, 0]).unwrap()
+            };
+            let read = |program: &mut Program, file, at| {
+                assert_eq!(program.call(SystemCall::ReadAt, [file, buffer, PAGE_SIZE, at]), Ok(PAGE_SIZE));
+                program.read(buffer, PAGE_SIZE)
+            };
+            let expected = vec![page as u8 + 1; PAGE_SIZE];
+            assert_eq!(read(program, raw, at), expected);
+            assert!(
+                disk.take_page(at as u64).is_some() && disk.take_page(at as u64).is_none(),
+                "that is how to see it"
+            );
+            assert!(disk.take_page(at as u64 + 512).is_none() && disk.take_page(disk.bytes()).is_none());
+            assert_eq!(read(program, raw, at), expected);
+            let file = open(program, "file", open::RDWR).unwrap();
+            assert_eq!(read(program, file, page * PAGE_SIZE), expected);
+            assert!(disk.take_page(at as u64).is_none(), "it is the file's");
+            assert_eq!(read(program, file, page * PAGE_SIZE), expected);
+            assert_eq!(read(program, raw, at), expected, "the disk is read again");
+            // Writes to the page reach the disk as all others.
+            let place = program.store(&[77; 10]);
+            assert_eq!(program.call(SystemCall::WriteAt, [file, place, 10, page * PAGE_SIZE]), Ok(10));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
+            assert_eq!(SECOND.lock().unwrap()[at..at + 11], [77, 77, 77, 77, 77, 77, 77, 77, 77, 77, page as u8 + 1]);
+            // The last page of a shorter file.
+            let length = page * PAGE_SIZE + 100;
+            assert_eq!(program.call(SystemCall::Truncate, [file, length]), Ok(0));
+            program.call(SystemCall::Close, [file]).unwrap();
+            program.call(SystemCall::Close, [raw]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+            let mut bytes = SECOND.lock().unwrap().clone();
+            bytes[at + 100..at + PAGE_SIZE].fill(0xee);
+            replace_second(bytes);
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", open::RDWR).unwrap();
+            let (protection, flags) = (abi_unix::types::protection::READ, abi_unix::types::mapping::SHARED);
+            let call = [0, PAGE_SIZE, protection as usize, flags as usize, file, page * PAGE_SIZE];
+            let mapped = program.call(SystemCall::Map, call).unwrap();
+            assert_eq!(program.read(mapped + 99, 2), [page as u8 + 1, 0]);
+            assert!(program.read(mapped + 100, PAGE_SIZE - 100).iter().all(|byte| *byte == 0));
+            assert_eq!(program.call(SystemCall::Unmap, [mapped, PAGE_SIZE]), Ok(0));
             program.call(SystemCall::Close, [file]).unwrap();
             assert_eq!(unmount(program), Ok(0));
         });

@@ -1,10 +1,11 @@
 //! The pages of a volume's files that are in memory (Linux: the page cache).
 //!
 //! The pages of a file in use lie in a [memory object](MemoryObject), where programs that read, write or map the file
-//! find the same bytes. A page gets there on the volume's stack alone, filled before anybody sees it. A reader copies
-//! pages that are there in place, and a writer those that have a block of the volume: neither asks the volume then.
-//! The first write to a page goes to the volume, which gives it its block, so that a full volume refuses the write
-//! itself and no later one (`ENOSPC`).
+//! find the same bytes. A page gets there on the volume's stack alone, filled before anybody sees it; most often it is
+//! the memory to which the disk has read it, which the disk's cache gives away. A reader copies pages that are there in
+//! place, and a writer those that have a block of the volume: neither asks the volume then. The first write to a page
+//! goes to the volume, which gives it its block, so that a full volume refuses the write itself and no later one
+//! (`ENOSPC`).
 //!
 //! # Changes
 //! Changed pages are written by `fsync` and its like, by the volume's coroutine when they are [old](EXPIRES_NS) or
@@ -58,7 +59,7 @@ const GROUPS_AT_A_TIME: usize = 64;
 /// Pages of a group.
 const GROUP: u64 = u64::BITS as u64;
 
-static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+pub(super) static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// Bytes of the pages of all files, with their records in the objects.
 static CACHED: AtomicUsize = AtomicUsize::new(0);
@@ -375,8 +376,8 @@ impl CachedPages {
         })
     }
 
-    /// Makes a frame with the bytes of a page that is not there the page.
-    pub(super) fn enter(&mut self, page: u64, frame: Frame) -> Result<(), OutOfMemory> {
+    /// Makes a frame with the bytes of a page that is not there the page, and returns it.
+    pub(super) fn enter(&mut self, page: u64, frame: Frame) -> Result<SharedFrame, OutOfMemory> {
         if page >= MOST_PAGES as u64 {
             return Err(OutOfMemory);
         }
@@ -396,7 +397,7 @@ impl CachedPages {
         if self.mappings > 0 {
             self.store(page..page + 1);
         }
-        Ok(())
+        Ok(frame)
     }
 
     /// Notes that a page has its block.
@@ -651,7 +652,7 @@ mod tests {
             match *step {
                 Step::Enter(page) if !model.contains_key(&page) => {
                     let byte = number as u8 | 1;
-                    assert_eq!(pages.enter(page, frame_of(byte)), Ok(()));
+                    assert!(pages.enter(page, frame_of(byte)).is_ok());
                     model.insert(page, Known { byte, placed: false, changed: false, used: true });
                 }
                 Step::Enter(page) => assert!(pages.has(page)),
