@@ -3,6 +3,7 @@
  *
  *     disk cached    operations that need no disk, and whole pieces of work without their waits, each by its mean
  *     disk waiting   reads and writes that wait for the disk, by time
+ *     disk faults    memory of the kernel for threads that wait for pages of a mapping, of a disk that is slow
  *
  * The first disk of the machine has the volume, with a file `big` in it. The same binary is measured on Linux and on
  * COPS.
@@ -32,6 +33,8 @@ enum { DATABASE = 512, TRANSACTIONS = 100, CHANGED = 8 };
 /* Reads of `big`: threads, reads of each, and bytes of a piece in order. */
 enum { THREADS = 32, READS = 64, PIECE = 128 << 10 };
 enum { APPENDS = 200 };
+/* Threads that touch a page each, so far apart that none comes with another. */
+enum { TOUCHING = 96, APART = 512 << 10 };
 
 static char page[PAGE];
 
@@ -284,6 +287,53 @@ static void measure_appends(void)
 	close(file);
 }
 
+static int gate[2];
+static const volatile char *mapped;
+static volatile int touched;
+
+static void *touch(void *argument)
+{
+	char byte;
+	if (read(gate[0], &byte, 1) != 1)
+		fail("the gate");
+	byte = mapped[(uintptr_t)argument * APART];
+	__atomic_fetch_add(&touched, 1, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+/* Slabs are all memory that the kernel takes beside pages of files. */
+static void measure_faults(void)
+{
+	static unsigned long threads[TOUCHING];
+	static char bytes[TOUCHING];
+	static const char SLABS[] = "Slab:";
+	big = check(open(VOLUME "/big", O_RDONLY | O_CLOEXEC), VOLUME "/big");
+	mapped = mmap(NULL, (size_t)TOUCHING * APART, PROT_READ, MAP_SHARED, big, 0);
+	if (mapped == MAP_FAILED)
+		fail("mmap");
+	check(pipe(gate), "pipe");
+	for (uintptr_t number = 0; number < TOUCHING; number++)
+		start_thread(&threads[number], -1, touch, (void *)number);
+	/* All of them have come to the gate. */
+	usleep(500000);
+	double before = number_in("/proc/meminfo", SLABS);
+	if (write_all(gate[1], bytes, TOUCHING))
+		fail("the gate");
+	usleep(500000);
+	double during = number_in("/proc/meminfo", SLABS);
+	int waiting = TOUCHING - __atomic_load_n(&touched, __ATOMIC_RELAXED);
+	if (waiting < TOUCHING / 2) {
+		errno = EAGAIN;
+		fail("too few threads wait for the disk");
+	}
+	figure("waiting_faults", waiting, "faults");
+	figure("blocked_fault_bytes", (during - before) * 1024 / waiting, "bytes");
+	for (int number = 0; number < TOUCHING; number++)
+		pthread_join(threads[number], NULL);
+	munmap((void *)mapped, (size_t)TOUCHING * APART);
+	close(big);
+}
+
 void measure_disk(int count, char **arguments)
 {
 	const char *part = count == 1 ? arguments[0] : "";
@@ -300,9 +350,11 @@ void measure_disk(int count, char **arguments)
 	} else if (!strcmp(part, "waiting")) {
 		measure_reads();
 		measure_appends();
+	} else if (!strcmp(part, "faults")) {
+		measure_faults();
 	} else {
 		errno = EINVAL;
-		fail("disk cached | disk waiting");
+		fail("disk cached | disk waiting | disk faults");
 	}
 	check(umount(VOLUME), "unmounting " VOLUME);
 }

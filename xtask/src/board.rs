@@ -212,6 +212,8 @@ pub struct Configuration {
     pub gdb_port: Option<u16>,
     /// Images of the machine's disks, the first one's first.
     pub disks: Vec<PathBuf>,
+    /// Number of requests that each disk answers in a second; as many as it can without one.
+    pub disk_pace: Option<u32>,
     /// A folder of this host that the machine sees.
     pub share: Option<PathBuf>,
     /// Firmware in flash memory, which starts the kernel: its code, and a copy of its variables.
@@ -403,7 +405,8 @@ impl Board {
         ];
         let disks = configuration.disks.iter().enumerate().flat_map(|(number, image)| {
             let image = image.to_string_lossy().replace(',', ",,");
-            let values = [("{disk}", image), ("{number}", number.to_string())];
+            let pace = configuration.disk_pace.map(|pace| format!(",throttling.iops-total={pace}"));
+            let values = [("{disk}", image), ("{number}", number.to_string()), ("{pace}", pace.unwrap_or_default())];
             self.qemu.disk.iter().map(move |argument| substitute(argument, &values))
         });
         let share = configuration.share.iter().flat_map(|folder| {
@@ -531,6 +534,7 @@ mod tests {
             flash: None,
             gdb_port: None,
             disks: Vec::new(),
+            disk_pace: None,
             share: None,
         }
     }

@@ -129,6 +129,7 @@ impl Context {
             clock: Clock::Host,
             gdb_port: None,
             disks: Vec::new(),
+            disk_pace: None,
             share: None,
             flash: None,
         }

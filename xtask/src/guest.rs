@@ -537,6 +537,7 @@ mod tests {
                 clock: Clock::Host,
                 gdb_port: None,
                 disks: Vec::new(),
+                disk_pace: None,
                 share: None,
                 flash: None,
             };

@@ -213,6 +213,7 @@ impl DebianKernel {
             clock,
             gdb_port: None,
             disks: Vec::new(),
+            disk_pace: None,
             share: None,
             flash: None,
         })

@@ -30,6 +30,7 @@ use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
 use core::mem::size_of;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use spin::Mutex;
@@ -69,6 +70,8 @@ pub enum Absent {
     Zeros(usize),
     /// Beyond the end, as long as its maker does not put it there.
     BeyondTheEnd,
+    /// Elsewhere, up to the object's end: its maker has to fetch it ([`Fault::Elsewhere`]).
+    Elsewhere,
 }
 
 type Chunk = [Option<SharedFrame>; CHUNK];
@@ -249,7 +252,8 @@ impl MemoryObject {
     /// Returns the frame of a page.
     ///
     /// # Errors
-    /// [`Fault::BeyondTheEnd`] if the page is not there and cannot be; [`Fault::OutOfMemory`].
+    /// [`Fault::BeyondTheEnd`] if the page is not there and cannot be; [`Fault::Elsewhere`] if it has to be fetched;
+    /// [`Fault::OutOfMemory`].
     pub fn page(&self, page: usize) -> Result<SharedFrame, Fault> {
         let mut pages = self.pages.lock();
         if page >= self.end() {
@@ -261,6 +265,7 @@ impl MemoryObject {
         let end = match self.absent {
             Absent::Zeros(pages) => pages.min(MOST_PAGES),
             Absent::BeyondTheEnd => 0,
+            Absent::Elsewhere => return Err(Fault::Elsewhere),
         };
         if page >= end {
             return Err(Fault::BeyondTheEnd);
@@ -269,6 +274,20 @@ impl MemoryObject {
             return Err(Fault::OutOfMemory);
         }
         self.add(&mut pages, page).map_err(|OutOfMemory| Fault::OutOfMemory)
+    }
+
+    /// Whether pages may have to be fetched.
+    #[must_use]
+    pub fn is_fetched(&self) -> bool {
+        self.absent == Absent::Elsewhere
+    }
+
+    /// Returns the first of these pages that has to be fetched.
+    #[must_use]
+    pub fn first_elsewhere(&self, pages: Range<usize>) -> Option<usize> {
+        let there = self.pages.lock();
+        let end = if self.is_fetched() { pages.end.min(self.end()) } else { 0 };
+        (pages.start..end).find(|page| there.get(*page).is_none())
     }
 
     /// Returns the frame of a page if it is there.

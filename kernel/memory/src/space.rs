@@ -177,6 +177,8 @@ pub enum Fault {
     Protection,
     /// The mapping has a file behind it that ends before the page (SIGBUS, EFAULT).
     BeyondTheEnd,
+    /// The bytes of the page have to be fetched before it is touched: the access waits for that, and is repeated.
+    Elsewhere,
     /// The word is not aligned to its size (SIGBUS, EINVAL).
     Misaligned,
     /// There is no frame for the page, or the process is at its limit: the process cannot go on (SIGBUS, ENOMEM).
@@ -195,6 +197,7 @@ impl fmt::Display for Fault {
             Self::NotMapped => "nothing is mapped there",
             Self::Protection => "the access is not permitted there",
             Self::BeyondTheEnd => "the file ends before it",
+            Self::Elsewhere => "its bytes are not in memory yet",
             Self::Misaligned => "the address is not aligned",
             Self::OutOfMemory => "out of memory",
         })
@@ -615,6 +618,10 @@ pub struct AddressSpace {
     unsynchronised: u64,
     /// Flushes pages while the space is locked, before copies of them are entered.
     flusher: Flusher,
+    /// Whether regions have had pages that are fetched when they are touched.
+    fetches: bool,
+    /// The last page that the kernel has touched before it was fetched.
+    missed: Option<u64>,
 }
 
 // SAFETY: the pointers in `recent` are addresses in the direct map, which is the same on every hart, of frames that
@@ -713,6 +720,8 @@ impl AddressSpace {
             stale: 0,
             unsynchronised: 0,
             flusher,
+            fetches: false,
+            missed: None,
         })
     }
 
@@ -838,6 +847,38 @@ impl AddressSpace {
             Backing::Object(mapped) => Some((&mapped.object, mapped.first * PAGE_SIZE + (address - region.start))),
             _ => None,
         }
+    }
+
+    /// Whether regions have had pages that are fetched when they are touched.
+    #[must_use]
+    pub fn has_fetched(&self) -> bool {
+        self.fetches
+    }
+
+    /// Whether the kernel has touched a page before it was fetched.
+    #[must_use]
+    pub fn has_missed(&self) -> bool {
+        self.missed.is_some()
+    }
+
+    /// Takes the last page that the kernel has touched before it was fetched.
+    pub fn take_missed(&mut self) -> Option<u64> {
+        self.missed.take()
+    }
+
+    /// Returns the first page of a range that has to be fetched, among a bounded number of pages from its start on.
+    #[must_use]
+    pub fn first_elsewhere(&self, range: Range<u64>) -> Option<u64> {
+        const MOST_PAGES: u64 = 4096;
+        let end = range.end.min(range.start.saturating_add(MOST_PAGES * PAGE_SIZE));
+        let regions = self.regions.iter_from(self.regions.above(range.start)).take(MOST_REGIONS);
+        regions.take_while(|region| region.start < end).find_map(|region| {
+            let Backing::Object(mapped) = &region.backing else { return None };
+            let number = |address: u64| (mapped.first + (address - region.start) / PAGE_SIZE) as usize;
+            let (first, last) = (range.start.max(region.start), (end.min(region.end) - 1).max(region.start));
+            let page = mapped.object.first_elsewhere(number(first)..number(last) + 1)?;
+            Some(region.start + (page as u64 - mapped.first) * PAGE_SIZE)
+        })
     }
 
     /// Returns the region at the start of a range, and its pages of an object, if the whole range is mapped and alike:
@@ -971,6 +1012,7 @@ impl AddressSpace {
         protection: Protection,
         name: &'static str,
     ) -> Result<(u64, Flush), MapError> {
+        self.fetches |= object.object.is_fetched();
         self.insert(placement, length, Attributes::new(protection, name), Backing::Object(object.clone()))
     }
 
@@ -1211,7 +1253,10 @@ impl AddressSpace {
     pub fn clear_part(&mut self) -> Option<Flush> {
         let start = match self.regions.iter().next() {
             Some(first) => first.start,
-            None if self.table.is_bare() => return None,
+            None if self.table.is_bare() => {
+                (self.fetches, self.missed) = (false, None);
+                return None;
+            }
             // Only empty tables are left.
             None => USER.start,
         };
@@ -1664,6 +1709,7 @@ impl AddressSpace {
             other.regions.insert(other.regions.above(copy.start), copy);
         }
         other.mapping_top = self.mapping_top;
+        other.fetches = self.fetches;
         other.searched = Searched::nothing(self.mapping_top);
         (other.break_start, other.break_end) = (self.break_start, self.break_end);
         Ok(next.filter(|_| regions.next().is_some()))
@@ -1785,7 +1831,11 @@ impl AddressSpace {
         let address = match self.table.resolve(page, access) {
             Some(address) => address,
             None => {
-                self.fault(page, access)?;
+                self.fault(page, access).inspect_err(|fault| {
+                    if *fault == Fault::Elsewhere {
+                        self.missed = Some(page);
+                    }
+                })?;
                 self.table.resolve(page, access).ok_or(Fault::Protection)?
             }
         };

@@ -1541,6 +1541,56 @@ fn pages_behind_the_end_of_an_object_leave_the_spaces_that_had_them() {
     assert_eq!(frames::free_frames(), before);
 }
 
+/// A page that is elsewhere is fetched before it is touched, by the program and by the kernel.
+#[test]
+fn pages_that_are_elsewhere_are_told_and_missed() {
+    let _alone = alone();
+    let before = frames::free_frames();
+    let start = 0x10_0000;
+    {
+        let mut space = space(Limits::DEFAULT);
+        assert!(!space.has_fetched());
+        let (file, _) = object(Absent::Elsewhere, 1 << 20);
+        assert!(file.set_end(6) && file.is_fetched());
+        map_object(&mut space, start, 8, &file, (1, Sharing::ReadWrite)).expect("free");
+        assert!(space.has_fetched());
+        assert_eq!(space.fault(start + PAGE_SIZE, Access::Read), Err(Fault::Elsewhere));
+        assert!(!space.has_missed(), "the kernel has touched nothing");
+        assert_eq!(space.copy_out(start + 2 * PAGE_SIZE + 8, b"x"), Err(Fault::Elsewhere));
+        assert!(space.has_missed());
+        assert_eq!((space.take_missed(), space.take_missed()), (Some(start + 2 * PAGE_SIZE), None));
+        assert_eq!(space.fault(start + 5 * PAGE_SIZE, Access::Read), Err(Fault::BeyondTheEnd), "page 6");
+        // Pages that are there are not looked for, nor any behind the end or outside of the mapping.
+        for page in [1, 3] {
+            file.put(page).expect("there is memory").write(0, b"fetched");
+        }
+        let first = |space: &AddressSpace, pages: core::ops::Range<u64>| {
+            let found = space.first_elsewhere(start + pages.start * PAGE_SIZE..start + pages.end * PAGE_SIZE);
+            found.map(|address| (address - start) / PAGE_SIZE)
+        };
+        assert_eq!(first(&space, 0..8), Some(1));
+        assert_eq!((first(&space, 0..1), first(&space, 2..3)), (None, None));
+        assert_eq!(first(&space, 2..6), Some(3));
+        assert_eq!((first(&space, 4..5), first(&space, 5..20)), (Some(4), None));
+        assert_eq!(space.first_elsewhere(start - PAGE_SIZE..start + 1), None);
+        let mut bytes = [0; 7];
+        space.copy_in(start, &mut bytes).expect("it is there");
+        assert_eq!((&bytes, space.has_missed()), (b"fetched", false));
+        // A copy of the space has them too, an empty one none.
+        let mut copy = AddressSpace::new(&KernelHalf::empty(), RootSize::Page, Limits::DEFAULT, record_flush)
+            .expect("there is memory");
+        assert_eq!(space.copy_regions(&mut copy, 0), Ok(None));
+        assert!(copy.has_fetched());
+        for mut space in [space, copy] {
+            while let Some(part) = space.clear_part() {
+                part.after(|_| ());
+            }
+            assert!(!space.has_fetched());
+        }
+    }
+    assert_eq!(frames::free_frames(), before);
+}
+
 #[test]
 fn pages_of_an_object_are_paid_for_and_end_where_it_ends() {
     let _alone = alone();

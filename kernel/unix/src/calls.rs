@@ -15,6 +15,7 @@
 
 pub(crate) mod call;
 mod extended_attributes;
+pub(crate) mod fetching;
 mod files;
 mod identities;
 mod local_sockets;
@@ -52,7 +53,7 @@ use crate::asynchronous::submission::{HeldCall, Submission};
 use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, Outcome, Pause};
 use crate::calls::identities::Of;
 use crate::observing::counters;
-use crate::process::worker::Worker;
+use crate::process::worker::{PagesOf, Worker};
 
 /// Handles the system call in these registers.
 // Inlined although it is long: its one caller, the visit to user mode, has saved all registers already.
@@ -135,16 +136,28 @@ fn without_a_place(
 #[inline(always)]
 fn begin(worker: &Arc<Worker>, number: SystemCall, source: ArgumentSource<'_>) -> Outcome {
     let process = &worker.process;
+    let is_direct = matches!(source, ArgumentSource::Registers(_));
     faults::works_for(process.id);
     match decode(worker, number, source) {
         Ok(Decoded::Outcome(outcome)) => outcome,
         // A wait needs no memory but the worker's own.
         Ok(Decoded::Operation(mut operation)) => match operation.attempt(process) {
-            Poll::Ready(result) => Outcome::Done(errno::encode(result)),
+            Poll::Ready(result) => Outcome::Done(result.unwrap_or_else(|error| failed(worker, is_direct, error))),
             Poll::Pending => Outcome::Pause(Pause::Wait(operation)),
         },
-        Err(error) => Outcome::Done(errno::encode(Err(error))),
+        Err(error) => Outcome::Done(failed(worker, is_direct, error)),
     }
+}
+
+/// Returns the result of a call that has failed. A direct one is made again if it has met a page that is not in memory
+/// yet; rings have no such pages.
+#[cold]
+#[inline(never)]
+fn failed(worker: &Worker, is_direct: bool, error: Errno) -> usize {
+    if is_direct && error == Errno::EFAULT && worker.process.space().lock().has_missed() {
+        worker.has_to_fetch(PagesOf::LastCall);
+    }
+    errno::encode(Err(error))
 }
 
 /// Makes an operation that was attempted go on asynchronously; returns it with the reason if that fails.

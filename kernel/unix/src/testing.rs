@@ -528,6 +528,13 @@ impl Program {
         self.turn(Turn::Trap(trap));
     }
 
+    /// Touches the pages of a range, as instructions of the program do.
+    pub(crate) fn touch(&mut self, address: usize, length: usize, access: hal_api::Access) {
+        for page in (address..address + length).step_by(abi_queue::pages::PAGE_SIZE) {
+            self.trap(Trap::PageFault { address: page as u64, access });
+        }
+    }
+
     /// Returns its process.
     pub(crate) fn process(&self) -> Arc<Process> {
         table::find(self.id).expect("it lives")

@@ -33,6 +33,10 @@ const CACHED: [(&str, f64); 7] = [
 const THROUGHPUTS: [(&str, &str); 2] = [("random_read_32", "reads/s"), ("sequential_read", "MiB/s")];
 const APPEND: (&str, f64) = ("fsync_append_p50", 1.1);
 
+/// Bytes of the kernel's memory for a fault that waits, and the requests of the disk in a second, so that many wait.
+const FAULT: (&str, f64) = ("blocked_fault_bytes", 512.0);
+const SLOW: u32 = 20;
+
 /// Sizes of the image and of the file that is read.
 const IMAGE: u64 = 512 << 20;
 const BIG: usize = 64 << 20;
@@ -48,8 +52,12 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let folder = lab.context.workspace.products().join("disk-bench");
     let image = make_image(&folder)?;
     for way in lab.ways() {
+        let part = match way {
+            Way::Instructions => Part::Cached,
+            Way::Wall => Part::Waiting,
+        };
         let mut measured = |system: &str| {
-            let lines = run(lab, system, way, &image);
+            let lines = run(lab, system, part, &image);
             notebook.part(&format!("{system}, {}", way.name()), lines).unwrap_or_default()
         };
         let (theirs, ours) = (measured("Linux"), measured("COPS"));
@@ -58,12 +66,13 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
             Way::Wall => compare_waiting(notebook, &ours, &theirs),
         }
     }
+    if let Some(lines) = notebook.part("COPS, faults that wait", run(lab, "COPS", Part::Faults, &image)) {
+        let (id, goal) = FAULT;
+        if let Some(bytes) = figure_of(&lines, id) {
+            notebook.at_most(id, bytes, "bytes", goal);
+        }
+    }
     std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    notebook.note(
-        "blocked_fault_bytes is not measured: a mapping of a file brings its pages into memory when it is made, so that \
-         no fault waits for a disk"
-            .into(),
-    );
     let cuts = if lab.quick { CUTS.1 } else { CUTS.0 };
     if let Some(found) =
         notebook.part("cuts of the power", suites::count_cuts(lab.context, &lab.toolchain, &lab.products, cuts))
@@ -94,28 +103,53 @@ fn make_image(folder: &Path) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// Runs the program on one of the systems with a copy of the image, which is whole afterwards.
-fn run(lab: &Lab<'_>, system: &str, way: Way, image: &Path) -> Result<Vec<Line>> {
+/// The parts of the program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Cached,
+    Waiting,
+    Faults,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Cached => "cached",
+            Part::Waiting => "waiting",
+            Part::Faults => "faults",
+        }
+    }
+
+    /// Returns its clock, and the number of harts.
+    fn machine(self) -> (Way, u8) {
+        match self {
+            Part::Cached => (Way::Instructions, 1),
+            Part::Waiting | Part::Faults => (Way::Wall, harts()),
+        }
+    }
+}
+
+/// Runs a part of the program on one of the systems with a copy of the image, which is whole afterwards.
+fn run(lab: &Lab<'_>, system: &str, part: Part, image: &Path) -> Result<Vec<Line>> {
     let linux = lab.linux().context("there is no Linux")?;
-    let (part, harts) = match way {
-        Way::Instructions => ("bench disk cached", 1),
-        Way::Wall => ("bench disk waiting", harts()),
-    };
+    let ((way, harts), name) = (part.machine(), part.name());
+    let command = format!("bench disk {name}");
     let mut configuration = if system == "Linux" {
-        linux.configuration(lab.context, harts, way.clock(), &words(part))?
+        linux.configuration(lab.context, harts, way.clock(), &words(&command))?
     } else {
-        let name = String::from(linux::PROGRAM);
-        let programs = vec![(name.clone(), linux.program.clone())];
+        let program = String::from(linux::PROGRAM);
+        let programs = vec![(program.clone(), linux.program.clone())];
         let products = own::with_files(lab.context, lab.products.clone(), programs, &[])?;
-        let line = command_line(&name, &words(&format!("here {part}")))?;
+        let line = command_line(&program, &words(&format!("here {command}")))?;
         lab.context.configuration(&products, &machine(harts), line)
     };
     configuration.set_clock(way.clock());
+    configuration.disk_pace = (part == Part::Faults).then_some(SLOW);
     let copy = image.with_extension("copy");
     std::fs::copy(image, &copy).with_context(|| format!("cannot copy {}", image.display()))?;
     configuration.disks.push(copy.clone());
     let last = (system == "Linux").then_some(linux::DONE);
-    let lines = lab.measure(&format!("files on a disk ({}): {system}", way.name()), &configuration, last)?;
+    let lines = lab.measure(&format!("files on a disk ({name}): {system}"), &configuration, last)?;
     image::check(&copy).with_context(|| format!("the volume after the measurement on {system}"))?;
     Ok(lines)
 }

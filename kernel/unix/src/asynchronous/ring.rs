@@ -74,6 +74,7 @@ use spin::MutexGuard;
 use crate::asynchronous::ring_words::RequestView;
 use crate::asynchronous::rings::{CLOSED, Ring, Taking, WAITING};
 use crate::asynchronous::submission::{HeldCall, Submission};
+use crate::calls::fetching;
 use crate::observing::counters;
 use crate::process::Process;
 use crate::process::shared::map;
@@ -363,6 +364,8 @@ pub(crate) async fn set_up(worker: Arc<Worker>, requests: usize, completions: us
         return Err(Errno::EBUSY);
     }
     process.enlarge_completion_ring(completions).await?;
+    // The calls of a ring do not wait for pages of mapped files.
+    fetching::fetch_all(process).await?;
     let ring = Ring::new(requests, &**process).await?;
     // Others may have taken the memory that there was before the steps.
     process.account.admit()?;

@@ -145,6 +145,11 @@ impl<H> Rings<H> {
         self.rings.lock().get(worker)?.clone()
     }
 
+    /// Returns whether the process has made a ring.
+    pub(crate) fn has_any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
     /// Returns whether there is a ring with this worker's index.
     pub(crate) fn exists(&self, worker: usize) -> bool {
         self.get(worker).is_some()

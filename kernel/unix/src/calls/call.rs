@@ -32,6 +32,8 @@ pub(crate) enum Pause {
     GiveWay,
     /// A call must wait.
     Wait(Operation),
+    /// Pages are fetched that the program touches by an instruction at this address, or by its next call.
+    Fetch(Long, Option<u64>),
     /// A call must wait for a signal.
     WaitForSignal(SignalWait),
     /// The process is stopped.

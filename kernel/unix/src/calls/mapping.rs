@@ -12,10 +12,10 @@ use core::future::poll_fn;
 use core::ops::Range;
 use core::task::Waker;
 
-use abi_unix::Errno;
 use abi_unix::types::{
     FLUSH_INSTRUCTIONS_LOCALLY, advice, mapping, memory_barrier, memory_lock, memory_synchronisation, protection,
 };
+use abi_unix::{Errno, SystemCall};
 use memory::AddressSpace;
 use memory::space::{Flush, MapError, ObjectUse, Placement, Sharing};
 use memory::sv39::{Edge, Protection};
@@ -24,6 +24,7 @@ use spin::Mutex;
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::user_interrupts;
 use crate::calls::call::{Call, Decoded, Decoding, kept_steps};
+use crate::calls::fetching::{Watching, fetch_range};
 use crate::files::file::OpenFile;
 use crate::files::shared_memory::{FILE_NAME, SHARED_NAME};
 use crate::files::volume::file::VolumeFile;
@@ -223,6 +224,8 @@ struct Mapping {
     length: usize,
     protection: Protection,
     source: Source,
+    /// Whether its pages are to be in memory when it is there (`MAP_POPULATE`, `MAP_LOCKED`).
+    populates: bool,
 }
 
 /// Contents of a mapping.
@@ -265,7 +268,8 @@ impl Mapping {
         };
         let placement = place(call.process(), address, length, flags)?;
         require_addresses(call.process(), length)?;
-        Ok(Mapping { placement, length, protection, source })
+        let populates = flags & (mapping::POPULATE | mapping::LOCKED) != 0;
+        Ok(Mapping { placement, length, protection, source, populates })
     }
 
     /// Returns the protection of the pages before the contents are there.
@@ -329,9 +333,14 @@ impl Mapping {
                     sharing: *sharing,
                     _mapping: mapping,
                     pinned: Mutex::new(process.account.nothing(Resource::Memory)),
+                    _watching: object.is_fetched().then(Watching::begin),
                 });
                 let first = (offset / PAGE) as u64;
-                keeps.share_pages(&process, first..first + (self.length / PAGE) as u64).await?;
+                let pages = first..first + (self.length / PAGE) as u64;
+                keeps.share_pages(&process, pages.clone()).await?;
+                if object.is_fetched() && (self.populates || process.rings.has_any()) {
+                    keeps.fetch(&process, pages).await?;
+                }
                 ObjectUse { object, first, sharing: *sharing, keeps: Some(keeps) }
             }
             _ => {
@@ -382,19 +391,20 @@ pub(super) struct Kept {
     _mapping: Arc<dyn Any + Send + Sync>,
     /// Pages of a volume that it keeps in memory.
     pinned: Mutex<Charge>,
+    /// Calls look at their buffers, if pages are fetched when they are touched.
+    _watching: Option<Watching>,
 }
 
 impl Kept {
-    /// Moves pages of the file to its common memory, in steps.
+    /// Moves pages of the file to its common memory, in steps. Those of a disk come when they are touched.
     pub(super) async fn share_pages(&self, process: &Process, pages: Range<u64>) -> Result<(), Errno> {
         if let Some(file) = self.file.as_kind::<VolumeFile>() {
-            let end = self.file.object().length().unwrap_or(0).div_ceil(PAGE as u64);
-            let bytes = (pages.end.min(end).saturating_sub(pages.start) as usize) * PAGE;
-            let mut pinned = self.pinned.lock();
-            let all = pinned.amount() + bytes;
-            pinned.resize(all)?;
-            drop(pinned);
-            return file.bring_in(process, pages, self.sharing).await;
+            if file.node().is_fetched() {
+                self.pin(file.node().count_pages(pages.clone()).0)?;
+                file.note_stores(process, pages, self.sharing).await;
+                return Ok(());
+            }
+            return self.fetch(process, pages).await;
         }
         for page in pages {
             if !self.file.object().share_page(process, page)? {
@@ -403,6 +413,23 @@ impl Kept {
             steps::pause(process).await;
         }
         Ok(())
+    }
+
+    /// Has pages of a file of a volume in memory, where they stay as long as the mapping.
+    ///
+    /// # Cancellation
+    /// Pages that were asked for are read.
+    pub(super) async fn fetch(&self, process: &Process, pages: Range<u64>) -> Result<(), Errno> {
+        let Some(file) = self.file.as_kind::<VolumeFile>() else { return Ok(()) };
+        self.pin(file.node().count_pages(pages.clone()).1)?;
+        file.bring_in(process, pages, self.sharing).await
+    }
+
+    /// Charges so many pages more, which the mapping keeps in memory.
+    fn pin(&self, pages: u64) -> Result<(), Errno> {
+        let mut pinned = self.pinned.lock();
+        let all = pinned.amount() + pages as usize * PAGE;
+        pinned.resize(all).map(drop)
     }
 }
 
@@ -671,19 +698,31 @@ fn has_volumes() -> bool {
 /// Performs `mlock` and `munlock`.
 #[inline(never)]
 pub(super) fn lock(call: Call<'_>) -> Decoding {
+    lock_pages(call, false)
+}
+
+/// Performs a call of the `mlock` family; pages that are locked on a fault are fetched when they are touched.
+fn lock_pages(call: Call<'_>, on_fault: bool) -> Decoding {
     let address = call.address(0);
     let within = address % PAGE;
     let length = call.length(1).checked_add(within).ok_or(Errno::EINVAL)?;
-    require_mapped(&call, pages_of(address - within, length)?)
+    let range = pages_of(address - within, length)?;
+    let answer = require_mapped(&call, range.clone())?;
+    if on_fault || call.number == SystemCall::UnlockMemory || !call.process().space().lock().has_fetched() {
+        return Ok(answer);
+    }
+    let process = call.process().clone();
+    Ok(kept_steps(call.number, async move { fetch_range(&process, range).await.map(|()| 0) }))
 }
 
 /// Performs `mlock2`.
 #[inline(never)]
 pub(super) fn lock_with(call: Call<'_>) -> Decoding {
-    if call.unsigned(2) & !memory_lock::ON_FAULT != 0 {
+    let flags = call.unsigned(2);
+    if flags & !memory_lock::ON_FAULT != 0 {
         return Err(Errno::EINVAL);
     }
-    lock(call)
+    lock_pages(call, flags & memory_lock::ON_FAULT != 0)
 }
 
 /// Performs `mlockall`.

@@ -1040,7 +1040,7 @@ pub(super) fn copy_in(
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::collections::VecDeque;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -1175,12 +1175,12 @@ pub(super) mod tests {
     }
 
     /// Bytes of the second disk, and whether its requests fail.
-    pub(in crate::files) static SECOND: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
-    pub(in crate::files) static SECOND_FAILS: AtomicBool = AtomicBool::new(false);
+    pub(crate) static SECOND: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
+    pub(crate) static SECOND_FAILS: AtomicBool = AtomicBool::new(false);
     /// A byte of the second disk that cannot be read; 0 for none.
-    pub(in crate::files) static SECOND_IS_BAD_AT: AtomicUsize = AtomicUsize::new(0);
+    pub(crate) static SECOND_IS_BAD_AT: AtomicUsize = AtomicUsize::new(0);
     /// The second disk takes no bytes.
-    pub(in crate::files) static SECOND_REFUSES_WRITES: AtomicBool = AtomicBool::new(false);
+    pub(crate) static SECOND_REFUSES_WRITES: AtomicBool = AtomicBool::new(false);
     pub(in crate::files) const SECOND_SIZE: usize = 16 << 20;
 
     /// The device of the second disk, for volumes.

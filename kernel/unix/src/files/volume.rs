@@ -64,7 +64,7 @@ mod backing;
 mod device;
 pub(crate) mod file;
 mod host_files;
-mod loading;
+pub(crate) mod loading;
 mod names;
 mod pages;
 mod places;
@@ -2266,7 +2266,9 @@ impl VolumeNode {
             return Err(Errno::EIO);
         }
         let is_first = stores && self.enter_changed()?;
-        let object = pages.map(stores);
+        // Together, as in `renew`: a page is behind the end or is fetched.
+        let length = self.0.attributes.lock().size;
+        let object = pages.map(length, stores);
         if stores {
             pages.payer = caller.number();
         }
@@ -2275,6 +2277,18 @@ impl VolumeNode {
             self.volume().wake();
         }
         Ok((object, VolumeMapping { node: self.clone(), stores, _charge: charge }))
+    }
+
+    /// Whether its pages are fetched when programs touch them, and not when they map them.
+    pub(crate) fn is_fetched(&self) -> bool {
+        !self.volume().is_of_host()
+    }
+
+    /// Returns the numbers of pages of a range, up to the end, that are in memory and that are not.
+    pub(crate) fn count_pages(&self, pages: Range<u64>) -> (u64, u64) {
+        let end = self.size().div_ceil(PAGE_SIZE as u64).clamp(pages.start, pages.end.max(pages.start));
+        let there = self.0.pages.lock().count(pages.start..end);
+        (there, end - pages.start - there)
     }
 
     /// Whether the first of these pages, few neighbours that are mapped, are in memory up to the file's end; notes then

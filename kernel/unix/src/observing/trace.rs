@@ -13,7 +13,7 @@
 //! puts none together and keeps nothing for them beside its rings, and the tool that fetches them bounds their length.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use abi_unix::trace::{Kind, MOST_RECORDS_AT_ONCE, RECORD_BYTES, RECORD_WORDS, Record};
 use abi_unix::{Errno, trace::name_words};
@@ -43,8 +43,9 @@ struct TraceRing {
 }
 
 static ON: AtomicBool = AtomicBool::new(false);
-/// Set if each trap is watched: by the trace, or by the measurement of stretches.
-static TRAPS_ARE_WATCHED: AtomicBool = AtomicBool::new(false);
+/// Number of those for which each trap is watched: the trace, the measurement of stretches, and each mapping of a file
+/// whose pages are fetched.
+static TRAP_WATCHERS: AtomicU32 = AtomicU32::new(0);
 static RINGS: Once<Vec<TraceRing>> = Once::new();
 static FETCHING: Mutex<()> = Mutex::new(());
 
@@ -57,12 +58,23 @@ pub(crate) fn is_on() -> bool {
 /// Returns whether each trap is watched.
 #[inline(always)]
 pub(crate) fn traps_are_watched() -> bool {
-    TRAPS_ARE_WATCHED.load(Ordering::Relaxed)
+    TRAP_WATCHERS.load(Ordering::Relaxed) != 0
 }
 
-/// Makes each trap be watched.
+/// Makes each trap be watched, until [`end_watch_of_traps`] is called as often as this.
 pub(crate) fn watch_traps() {
-    TRAPS_ARE_WATCHED.store(true, Ordering::Relaxed);
+    TRAP_WATCHERS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Takes a call of [`watch_traps`] back.
+pub(crate) fn end_watch_of_traps() {
+    TRAP_WATCHERS.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Returns the number of those for which traps are watched.
+#[cfg(test)]
+pub(crate) fn trap_watchers() -> u32 {
+    TRAP_WATCHERS.load(Ordering::Relaxed)
 }
 
 /// Begins to record if the boot command line enables it. Called once, before the executor has workers.

@@ -463,6 +463,8 @@ pub(crate) enum Attended {
     IsStopped,
     /// Not before others had a turn.
     GivesWay,
+    /// Not before pages were fetched.
+    Fetches,
     /// It leaves.
     Leaves,
 }
@@ -477,6 +479,10 @@ pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
     }
     if worker.is_to_stop() {
         return Attended::Leaves;
+    }
+    // Before handlers: the registers are perhaps those of a call that is made again.
+    if worker.fetches() {
+        return Attended::Fetches;
     }
     // The scheduler's critical sections lie in its image: no handler runs between their instructions.
     let may_handle = !process.shared.is_in_image(context.pc as usize);

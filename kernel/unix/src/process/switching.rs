@@ -25,21 +25,23 @@ use alloc::sync::Arc;
 use core::task::Waker;
 
 use abi_unix::{Errno, SystemCall, errno};
-use hal_api::{Machine as _, UserContext};
+use hal_api::{Access, Machine as _, Trap, UserContext};
 use platform::Machine;
 
 use crate::asynchronous::operation::Operation;
 use crate::asynchronous::{ring, user_interrupts};
 use crate::calls::call::{Pause, admitted};
+use crate::calls::fetching::Fetch;
 use crate::models::{Carrier, threads};
 use crate::process::exit_status::Ending;
 use crate::process::identity;
 use crate::process::program::{Execution, Plan};
 use crate::process::signals::Interruption;
-use crate::process::visit::visit;
+use crate::process::visit::{self, visit};
 use crate::process::worker::{Means, Worker};
-use crate::process::{Process, fork, signal_delivery, thread};
+use crate::process::{Process, fork, oom_killer, signal_delivery, thread};
 use crate::scheduling::executor::{self, SpawnError};
+use crate::scheduling::steps::Long;
 use crate::scheduling::stretch;
 
 /// Creates a worker, calls `prepare` with it, and starts it with these registers. `EAGAIN` if the process may not have
@@ -161,8 +163,15 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
             if result == Err(Errno::EINTR) && !signal_delivery::ends_call(worker, context, restart) {
                 return;
             }
+            if let Err(error) = result
+                && let Some(fetch) = Fetch::missed(&worker.process, error)
+            {
+                context.pc = context.pc.wrapping_sub(4);
+                return fetch_pages(worker, context, fetch.into_work(), None).await;
+            }
             result
         }
+        Pause::Fetch(work, address) => return fetch_pages(worker, context, work, address).await,
         Pause::WaitForSignal(wait) => {
             let result = wait.wait(worker, context).await;
             if result == Err(Errno::EINTR) {
@@ -188,6 +197,24 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
         Pause::MoveToThread | Pause::Leave => return,
     };
     context.set_result(errno::encode(result) as u64);
+}
+
+/// Waits for pages that the program touches by an instruction at this address, or by its next call.
+#[doc(alias = "filemap_fault")]
+async fn fetch_pages(worker: &Arc<Worker>, context: &mut UserContext, work: Long, address: Option<u64>) {
+    let operation = Operation::Long(SystemCall::Map, work);
+    let look = |operation: &Operation, waker: &Waker| look_at_signals(worker, context, operation, waker);
+    match (operation.wait(worker, look).await, address) {
+        // A worker that is to stop finds that out before it touches them.
+        (Ok(_) | Err(Errno::EINTR), _) => {}
+        (Err(Errno::ENOMEM), Some(_)) => oom_killer::find_memory(),
+        (Err(_), Some(address)) => visit::bus_error(worker, context, Trap::PageFault { address, access: Access::Read }),
+        (Err(error), None) => {
+            let error = if error == Errno::ENOMEM { error } else { Errno::EFAULT };
+            context.pc = context.pc.wrapping_add(4);
+            context.set_result(errno::encode(Err(error)) as u64);
+        }
+    }
 }
 
 /// Replaces the program, when all other workers and calls have gone.

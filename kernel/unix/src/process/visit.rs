@@ -17,9 +17,10 @@ use platform::{Machine, Pending};
 use crate::asynchronous::user_interrupts::{self, back_end};
 use crate::calls;
 use crate::calls::call::{Outcome, Pause};
+use crate::calls::fetching::Fetch;
 use crate::observing::{callers, counters, trace};
 use crate::process::signal_delivery::Attended;
-use crate::process::worker::Worker;
+use crate::process::worker::{PagesOf, Worker};
 use crate::process::{self, program, shared, signal_delivery};
 use crate::scheduling::{self, executor, payers, standing, stretch};
 use crate::time;
@@ -96,6 +97,7 @@ impl<'a> Visit<'a> {
                     Attended::GoesOn => {}
                     Attended::IsStopped => return Pause::Stopped,
                     Attended::GivesWay => return Pause::GiveWay,
+                    Attended::Fetches => return Fetch::pause(worker, context),
                     Attended::Leaves => return Pause::Leave,
                 }
             }
@@ -112,8 +114,8 @@ impl<'a> Visit<'a> {
                 stretch::looked();
             }
             let trap = entered.run(context);
-            if trace::traps_are_watched() {
-                watch_trap(worker, trap, context);
+            if trace::traps_are_watched() && watch_trap(worker, trap, context) == Watched::WaitsForPages {
+                continue;
             }
             if trap == Trap::SystemCall {
                 match calls::dispatch(worker, context) {
@@ -210,6 +212,7 @@ impl<'a> Visit<'a> {
     #[inline(never)]
     fn on_page_fault(self, context: &mut UserContext, address: u64, access: Access) -> ControlFlow<()> {
         let process = &self.worker.process;
+        let trap = Trap::PageFault { address, access };
         match process.space().fault(address as usize, access) {
             Ok(()) => {
                 counters::count(Counter::PageFaults);
@@ -222,12 +225,11 @@ impl<'a> Visit<'a> {
                     return ControlFlow::Break(());
                 }
             }
+            // The look before the next attempt has it fetched.
+            Err(usermode::Fault::Elsewhere) => self.worker.has_to_fetch(PagesOf::Instruction { address }),
             Err(_) if access == Access::Write && user_interrupts::store_to_page(process, context, address) => {}
-            Err(usermode::Fault::BeyondTheEnd) => {
-                let trap = Trap::PageFault { address, access };
-                fault(self.worker, context, "bus error", Signal::BUS, code::NO_ADDRESS, trap);
-            }
-            Err(_) => segmentation_fault(self.worker, context, address, Trap::PageFault { address, access }),
+            Err(usermode::Fault::BeyondTheEnd) => bus_error(self.worker, context, trap),
+            Err(_) => segmentation_fault(self.worker, context, address, trap),
         }
         ControlFlow::Continue(())
     }
@@ -273,7 +275,8 @@ impl<'a> Visit<'a> {
         if trace::is_on() {
             let reason = match pause {
                 Pause::GiveWay | Pause::MoveToThread => Reason::GaveWay,
-                Pause::Wait(_) | Pause::WaitForSignal(_) | Pause::Lend(_) | Pause::Stopped => Reason::Waits,
+                Pause::Wait(_) | Pause::Fetch(..) | Pause::WaitForSignal(_) => Reason::Waits,
+                Pause::Lend(_) | Pause::Stopped => Reason::Waits,
                 Pause::Park { .. } => Reason::Sleeps,
                 Pause::Execute(_) => Reason::Executes,
                 Pause::Leave => Reason::Ends,
@@ -310,7 +313,7 @@ fn on_tick(worker: &Arc<Worker>, pending: Pending) {
 fn prepare(worker: &Arc<Worker>, context: &mut UserContext, pause: &Pause) {
     match pause {
         Pause::Wait(_) if !worker.is_thread() => worker.process.share_ready_coroutines(worker),
-        Pause::Wait(_) | Pause::WaitForSignal(_) | Pause::Park { .. } => {}
+        Pause::Wait(_) | Pause::WaitForSignal(_) | Pause::Park { .. } | Pause::Fetch(..) => {}
         Pause::Execute(_) | Pause::Lend(_) | Pause::Stopped => {}
         Pause::GiveWay => {
             context.set_result(0);
@@ -327,8 +330,16 @@ fn deliver_interrupt(worker: &Worker, context: &mut UserContext) {
     worker.line.deliver(&worker.process, context);
 }
 
+/// The way on from a trap that is watched.
+#[derive(PartialEq, Eq)]
+enum Watched {
+    GoesOn,
+    /// A call is made when pages of its buffers were fetched.
+    WaitsForPages,
+}
+
 #[cold]
-fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
+fn watch_trap(worker: &Worker, trap: Trap, context: &mut UserContext) -> Watched {
     let call = context.call_number() & abi_unix::call::NUMBER_MASK as u64;
     stretch::trapped(if trap == Trap::SystemCall { Some(call as usize) } else { None });
     let (cause, number) = match trap {
@@ -337,6 +348,19 @@ fn watch_trap(worker: &Worker, trap: Trap, context: &UserContext) {
         _ => (Cause::Fault, 0),
     };
     trace::of_worker(Kind::Trap, worker.process.id, worker.index(), cause as u64, number);
+    if trap == Trap::SystemCall && Fetch::before_call(worker, context).is_some() {
+        context.pc = context.pc.wrapping_sub(4);
+        worker.has_to_fetch(PagesOf::NextCall);
+        return Watched::WaitsForPages;
+    }
+    Watched::GoesOn
+}
+
+/// Sends a process the signal of a page of a file that is not there or cannot be read.
+#[cold]
+#[inline(never)]
+pub(crate) fn bus_error(worker: &Worker, context: &UserContext, trap: Trap) {
+    fault(worker, context, "bus error", Signal::BUS, code::NO_ADDRESS, trap);
 }
 
 /// Sends a process the signal of a forbidden access, which ends it unless it has a handler. Apart from the visit, which

@@ -63,6 +63,22 @@ impl Attention {
     pub(super) const BLOCKED: u8 = 4;
     /// It is to tell where it is.
     pub(super) const POSITION: u8 = 8;
+    /// It has touched a page, its next call is about to, or its last call has: the page has to be fetched.
+    const TOUCHED: u8 = 16;
+    const NEXT_CALL: u8 = 32;
+    const LAST_CALL: u8 = 64;
+    pub(super) const FETCHES: u8 = Attention::TOUCHED | Attention::NEXT_CALL | Attention::LAST_CALL;
+}
+
+/// The pages that are fetched before a worker goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PagesOf {
+    /// That at an address, which an instruction has touched.
+    Instruction { address: u64 },
+    /// Those of the buffers of the call that it makes next.
+    NextCall,
+    /// One that its last call has missed.
+    LastCall,
 }
 
 /// A worker of a process.
@@ -84,6 +100,9 @@ pub(crate) struct Worker {
     /// [`Attention`]s that it has not paid.
     // Set with release after its reason, and read with acquire before the look for the reason.
     attention: AtomicU8,
+    /// The address that an instruction has touched whose page has to be fetched, or the first argument of the last call
+    /// that may have to be made again. Used by the worker itself alone.
+    touched: AtomicU64,
     /// Its signals.
     pub signals: OwnSignals,
     /// Deadline of its sleeps with a time limit.
@@ -213,6 +232,46 @@ impl Worker {
         process.condition() | self.attention.load(Ordering::Relaxed) != 0
     }
 
+    /// Notes that pages have to be fetched before it goes on.
+    pub(crate) fn has_to_fetch(&self, pages: PagesOf) {
+        self.set_attention(match pages {
+            PagesOf::Instruction { address } => {
+                self.touched.store(address, Ordering::Relaxed);
+                Attention::TOUCHED
+            }
+            PagesOf::NextCall => Attention::NEXT_CALL,
+            PagesOf::LastCall => Attention::LAST_CALL,
+        });
+    }
+
+    /// Returns whether pages have to be fetched before it goes on.
+    pub(super) fn fetches(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) & Attention::FETCHES != 0
+    }
+
+    /// Keeps the first argument of a call, whose result will take its place.
+    pub(crate) fn keep_argument(&self, argument: u64) {
+        self.touched.store(argument, Ordering::Relaxed);
+    }
+
+    /// Returns the first argument of its last call, which was kept.
+    pub(crate) fn kept_argument(&self) -> u64 {
+        self.touched.load(Ordering::Relaxed)
+    }
+
+    /// Takes back that pages have to be fetched, and returns which.
+    pub(crate) fn take_pages_to_fetch(&self) -> PagesOf {
+        let attention = self.attention.load(Ordering::Relaxed);
+        self.clear_attention(Attention::FETCHES);
+        match attention {
+            attention if attention & Attention::TOUCHED != 0 => {
+                PagesOf::Instruction { address: self.touched.load(Ordering::Relaxed) }
+            }
+            attention if attention & Attention::NEXT_CALL != 0 => PagesOf::NextCall,
+            _ => PagesOf::LastCall,
+        }
+    }
+
     /// Gives its index back: it does nothing any more.
     pub(super) fn leaves_its_index(&self) {
         self.gone.store(true, Ordering::Release);
@@ -242,6 +301,7 @@ impl Worker {
             hart: AtomicUsize::new(NOWHERE),
             gone: AtomicBool::new(false),
             attention: AtomicU8::new(0),
+            touched: AtomicU64::new(0),
             signals: OwnSignals::new(),
             deadline,
             charge: Mutex::new(charge),

@@ -228,6 +228,18 @@ impl VolumeFile {
         self.node.volume().submit(caller.account(), caller.number(), request)
     }
 
+    /// Notes that programs can store to pages that are in memory. Others are noted when they come.
+    ///
+    /// # Cancellation
+    /// Dropping it has no effect.
+    pub(crate) async fn note_stores<C: Caller + Ends + Sync>(&self, caller: &C, pages: Range<u64>, sharing: Sharing) {
+        let mut next = Some(pages.start).filter(|_| sharing == Sharing::ReadWrite);
+        while let Some(from) = next {
+            next = self.node.0.pages.lock().store(from..pages.end);
+            steps::pause(caller).await;
+        }
+    }
+
     /// Has pages in memory that are mapped, up to the end of the file.
     ///
     /// # Cancellation
@@ -1108,6 +1120,7 @@ mod tests {
             assert!(volume.inodes.lock().iter().any(pays), "comparisons that nobody asks for are the mapper's");
             drop(volume);
             assert_eq!(program.call(SystemCall::Truncate, [file, 40_960]), Ok(0));
+            program.touch(shared, 40_960, hal_api::Access::Write);
             let change = *b"stored to a page cut off before.";
             program.write(shared + 7 * 4096, &change);
             for at in [shared, kept] {
@@ -1141,6 +1154,7 @@ mod tests {
             let last = (0..1000).find_map(|_| program.call(SystemCall::Write, [full, place, 65_536]).err());
             assert_eq!(last, Some(Errno::ENOSPC));
             let shared = map(program, file, 8192, types::mapping::SHARED).unwrap();
+            program.touch(shared, 8192, hal_api::Access::Write);
             let changes = [*b"to a page that has its own block", *b"to a page that has no block yet."];
             program.write(shared, &changes[0]);
             assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));

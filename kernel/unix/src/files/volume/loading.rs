@@ -226,7 +226,7 @@ impl MountedVolume {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use abi_unix::types::open;
     use abi_unix::{Errno, SystemCall};
 
@@ -235,13 +235,13 @@ mod tests {
     use crate::files::volume::tests::{mount, open, unmount, with_volume};
     use crate::testing::Program;
 
-    const PAGES: usize = 40;
+    pub(crate) const PAGES: usize = 40;
     /// Number of reads at once.
     const READS: usize = 4;
 
     /// Makes a file whose pages have their numbers, and mounts the volume again with nothing in memory; returns a place
     /// for some pages.
-    fn make(program: &mut Program) -> usize {
+    pub(crate) fn make(program: &mut Program) -> usize {
         assert_eq!(mount(program, 0), Ok(0));
         let place = program.place(READS * PAGE_SIZE);
         let file = open(program, "file", open::CREAT | open::RDWR).unwrap();
@@ -331,6 +331,7 @@ mod tests {
             let (protection, flags) = (abi_unix::types::protection::READ, abi_unix::types::mapping::SHARED);
             let call = [0, PAGE_SIZE, protection as usize, flags as usize, file, page * PAGE_SIZE];
             let mapped = program.call(SystemCall::Map, call).unwrap();
+            program.touch(mapped, PAGE_SIZE, hal_api::Access::Read);
             assert_eq!(program.read(mapped + 99, 2), [page as u8 + 1, 0]);
             assert!(program.read(mapped + 100, PAGE_SIZE - 100).iter().all(|byte| *byte == 0));
             assert_eq!(program.call(SystemCall::Unmap, [mapped, PAGE_SIZE]), Ok(0));

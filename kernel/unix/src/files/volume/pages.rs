@@ -13,11 +13,11 @@
 //! stack, and wait for it.
 //!
 //! # Mappings
-//! Programs map the object's pages, which are read before the mapping is there: no touch of one waits. Stores by
-//! programs leave no trace that the kernel sees, so each page that can be stored to is compared with the volume
-//! whenever changes are written, as long as there is such a mapping and once afterwards. Each of them is noted, so that
-//! several comparisons of a file may be under way. Rejected: faults at the first
-//! store of each page, which would have to be armed again in every address space after each writing.
+//! Programs map the object's pages. A touch of one that is not there waits until the volume has read it
+//! ([fetching](crate::calls::fetching)). Stores by programs leave no trace that the kernel sees, so each page that can
+//! be stored to is compared with the volume whenever changes are written, as long as there is such a mapping and once
+//! afterwards. Each of them is noted, so that several comparisons of a file may be under way. Rejected: faults at the
+//! first store of each page, which would have to be armed again in every address space after each writing.
 //!
 //! # Files of the host
 //! Others change a file of the host meanwhile. So its pages have *notes*, checksums of their bytes when they were read
@@ -346,10 +346,25 @@ impl CachedPages {
         self.changed > 0 || self.stored > 0 || self.mappings > 0
     }
 
-    /// Returns the memory of the pages, for a mapping that can store or not.
-    pub(super) fn map(&mut self, stores: bool) -> Arc<MemoryObject> {
+    /// Returns the memory of the pages of a file of this length, for a mapping that can store or not.
+    pub(super) fn map(&mut self, length: u64, stores: bool) -> Arc<MemoryObject> {
         self.mappings += usize::from(stores);
-        self.object().clone()
+        let object = self.object().clone();
+        let _ = self.set_length(length);
+        object
+    }
+
+    /// Returns the number of pages of a range that are there.
+    pub(super) fn count(&self, pages: Range<u64>) -> u64 {
+        let (mut next, mut there) = (pages.start, 0);
+        while let Some(group) = self.marks.first_from(next / GROUP).filter(|group| group * GROUP < pages.end) {
+            let first = pages.start.saturating_sub(group * GROUP);
+            let behind = GROUP - (pages.end - group * GROUP).min(GROUP);
+            let present = self.marks.get(group).map_or(0, |marks| marks.present);
+            there += u64::from((present & (u64::MAX << first) & (u64::MAX >> behind)).count_ones());
+            next = (group + 1) * GROUP;
+        }
+        there
     }
 
     /// Notes the end of a mapping that could store.
@@ -372,7 +387,9 @@ impl CachedPages {
     fn object(&mut self) -> &Arc<MemoryObject> {
         self.object.get_or_insert_with(|| {
             let payer = Box::<CachePayer>::default();
-            Arc::new(MemoryObject::new(Absent::BeyondTheEnd, payer, Arc::new(Futexes::default())))
+            // Others change a file of the host, which is asked for its length when it is mapped.
+            let absent = if self.notes.is_some() { Absent::BeyondTheEnd } else { Absent::Elsewhere };
+            Arc::new(MemoryObject::new(absent, payer, Arc::new(Futexes::default())))
         })
     }
 
@@ -780,7 +797,7 @@ mod tests {
             for page in [0, 63, 64, 200] {
                 pages.enter(page, frame_of(1)).unwrap();
             }
-            let object = pages.map(true);
+            let object = pages.map(1 << 20, true);
             let (mut from, range) = (1, 1..200);
             while let Some(next) = pages.store(from..range.end) {
                 from = next;
