@@ -13,7 +13,8 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 use scheduler::{
-    CHUNK_BYTES, DONE, Executor, Fifo, Header, Hooks, Order, Outcome, PENDING, ReadyWord, SHARDS, Signals, YIELDED,
+    CHUNK_BYTES, DONE, Executor, Fifo, Header, Hooks, Order, Outcome, PENDING, ReadyWord, SHARDS, Signals, StepOf,
+    YIELDED, step_of,
 };
 
 /// The policy: the coroutine whose deadline is nearest runs first.
@@ -45,7 +46,8 @@ struct Job<O: Order> {
     key: fn(u64) -> O::Key,
 }
 
-unsafe extern "C" fn poll<O: Order>(header: *mut Header<O>, frame: *mut c_void) -> u32 {
+unsafe extern "C" fn step<O: Order>(header: *mut Header<O>, argument: *mut c_void, cid: u64) -> u32 {
+    let StepOf::Poll { frame, .. } = step_of(argument, cid) else { return DONE };
     // SAFETY: the header is the first field of a job, which is never freed; `frame` is the schedule, as `simulate`
     // passes to `run_one`.
     let (job, schedule) = unsafe { (&*header.cast::<Job<O>>(), &mut *frame.cast::<String>()) };
@@ -57,8 +59,6 @@ unsafe extern "C" fn poll<O: Order>(header: *mut Header<O>, frame: *mut c_void) 
         _ => YIELDED,
     }
 }
-
-unsafe extern "C" fn finish<O: Order>(_: *mut Header<O>, _: u32) {}
 
 /// Runs the jobs under an order. Returns the schedule, a letter for each unit of time, and the missed deadlines.
 fn simulate<O: Order>(key: fn(u64) -> O::Key) -> (String, usize) {
@@ -77,7 +77,7 @@ fn simulate<O: Order>(key: fn(u64) -> O::Key) -> (String, usize) {
         .zip('a'..)
         .map(|(&(period, work), name)| {
             let job: &'static Job<O> = Box::leak(Box::new(Job {
-                header: Header::new(poll::<O>, finish::<O>, 0, 0).blocked(),
+                header: Header::new(step::<O>, 0, 0).blocked(),
                 name,
                 period,
                 work,

@@ -11,7 +11,7 @@ use crate::{ReadyWord, SHARDS};
 
 /// Version of these functions and of the layouts that they use. The upper 16 bits are the major version. A caller must
 /// not use an image with another major version.
-pub const VERSION: u32 = 2 << 16;
+pub const VERSION: u32 = 3 << 16;
 
 /// The call succeeded.
 pub const OK: isize = 0;

@@ -25,13 +25,37 @@ use crate::state::{Initial, Reason, StateWord, Value};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Plain, ReadyWord, fence, put};
 use crate::{CHUNKS, PRIORITIES, SHARDS, SLOTS_IN_CHUNK};
 
-/// Polls a coroutine; returns one of [`PENDING`], [`DONE`], [`YIELDED`].
+/// Polls a coroutine, or takes its control block back, as [`step_of`] tells.
 ///
-/// `frame` is the argument of `run`: data of the stack that polls.
-pub type Poll<O = Image> = unsafe extern "C" fn(header: *mut Header<O>, frame: *mut c_void) -> u32;
-/// Returns a control block to the caller: the executor will never access it again. `outcome` is one of [`COMPLETED`],
-/// [`CANCELLED_OUTCOME`].
-pub type Finish<O = Image> = unsafe extern "C" fn(header: *mut Header<O>, outcome: u32);
+/// One function for both, because with very many coroutines each turn fetches the control block from memory, and a
+/// table of two functions would be in yet another page.
+pub type Step<O = Image> = unsafe extern "C" fn(header: *mut Header<O>, argument: *mut c_void, cid: u64) -> u32;
+
+/// The meaning of the arguments of a [`Step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepOf {
+    /// Poll the coroutine, which has this cid, and answer one of [`PENDING`], [`DONE`], [`YIELDED`].
+    Poll {
+        /// The argument of `run`: data of the stack that polls.
+        frame: *mut c_void,
+        /// The coroutine's own.
+        cid: u64,
+    },
+    /// The executor will never access the control block again. The answer does not matter.
+    Finish {
+        /// One of [`COMPLETED`], [`CANCELLED_OUTCOME`].
+        outcome: u32,
+    },
+}
+
+/// Returns the meaning of the arguments of a [`Step`]: a cid is never 0.
+#[inline(always)]
+pub fn step_of(argument: *mut c_void, cid: u64) -> StepOf {
+    match cid {
+        0 => StepOf::Finish { outcome: argument.addr() as u32 },
+        cid => StepOf::Poll { frame: argument, cid },
+    }
+}
 
 /// Answer of a poll: the coroutine blocks until it is woken.
 pub const PENDING: u32 = 0;
@@ -46,15 +70,16 @@ pub const COMPLETED: u32 = 0;
 pub const CANCELLED_OUTCOME: u32 = 1;
 
 /// The control block of a coroutine, in the caller's memory, at a fixed address from `spawn` until `finish` is called.
+///
+/// It is small, because with very many coroutines each turn fetches it from memory: one function, and no word for the
+/// properties that only a spawn reads.
 #[repr(C)]
 pub struct Header<O: Order = Image> {
     pub(crate) link: Link,
+    /// The slot; before `spawn`, the bits of an [`Initial`] instead of an address.
     pub(crate) slot: Plain<*const Slot>,
     pub(crate) cid: Plain<u64>,
-    pub(crate) poll: Poll<O>,
-    pub(crate) finish: Finish<O>,
-    /// Kind, priority and first state, in the layout of the first word.
-    pub(crate) initial: Initial,
+    pub(crate) step: Step<O>,
     /// Place among equals; protected like the links.
     pub(crate) key: Plain<O::Key>,
 }
@@ -64,14 +89,12 @@ impl<O: Order> Header<O> {
     ///
     /// The scheduler does not interpret `kind`. A `priority` of 64 or more counts as 63.
     #[inline]
-    pub fn new(poll: Poll<O>, finish: Finish<O>, kind: u16, priority: u8) -> Header<O> {
+    pub fn new(step: Step<O>, kind: u16, priority: u8) -> Header<O> {
         Header {
             link: Link::unlinked(),
-            slot: Plain::new(core::ptr::null()),
+            slot: Plain::new(Initial::ready(kind, (priority as usize).min(PRIORITIES - 1)).in_place_of_slot()),
             cid: Plain::new(0),
-            poll,
-            finish,
-            initial: Initial::ready(kind, (priority as usize).min(PRIORITIES - 1)),
+            step,
             key: Plain::new(O::Key::default()),
         }
     }
@@ -79,13 +102,21 @@ impl<O: Order> Header<O> {
     /// Makes the coroutine begin blocked: it is polled for the first time when it is woken.
     #[inline]
     pub fn blocked(self) -> Header<O> {
-        Header { initial: self.initial.blocked(), ..self }
+        // SAFETY: the header is the caller's alone.
+        let initial = Initial::from_place_of_slot(unsafe { self.slot.get() });
+        Header { slot: Plain::new(initial.blocked().in_place_of_slot()), ..self }
     }
 
     /// Sets the key of the coroutine, which determines its place among its equals.
     #[inline]
     pub fn with_key(self, key: O::Key) -> Header<O> {
         Header { key: Plain::new(key), ..self }
+    }
+
+    /// Replaces the function of a coroutine that is not spawned yet.
+    #[inline]
+    pub fn set_step(&mut self, step: Step<O>) {
+        self.step = step;
     }
 
     /// Changes the key of the coroutine, which takes effect when it becomes ready next.
@@ -106,9 +137,14 @@ impl<O: Order> Header<O> {
         unsafe { self.link.poison() };
     }
 
-    /// Returns the function that is called when the scheduler returns the control block.
-    pub fn finish(&self) -> Finish<O> {
-        self.finish
+    /// Returns the control block to the caller, with an outcome of any number.
+    ///
+    /// # Safety
+    /// The scheduler has done so before, or the coroutine was never spawned.
+    #[inline]
+    pub unsafe fn finish(header: *mut Header<O>, outcome: u32) {
+        // SAFETY: the caller's promise; the step was made for such control blocks.
+        unsafe { ((*header).step)(header, core::ptr::without_provenance_mut(outcome as usize), 0) };
     }
 
     /// Returns the cid from `spawn`; 0 before.
@@ -291,7 +327,7 @@ pub const DEBUGGER_LAYOUT: [(&str, usize); 6] = [
     ("shard_current", core::mem::offset_of!(Shard, current)),
     ("slot_size", size_of::<Slot>()),
     ("slot_header", core::mem::offset_of!(Slot, header)),
-    ("header_poll", core::mem::offset_of!(Header, poll)),
+    ("header_step", core::mem::offset_of!(Header, step)),
 ];
 
 // SAFETY: the list at the top of this file states the protection of each field.
@@ -491,9 +527,10 @@ impl<O: Order> Executor<O> {
             let free = (*slot).word.read();
             let cid = free.cid_of_free();
             (*slot).header.set(header.cast_const().cast());
+            let initial = Initial::from_place_of_slot((*header).slot.get());
             (*header).slot.set(slot);
             (*header).cid.set(cid);
-            let word = (*slot).word.spawn(free, (*header).initial, shard.index);
+            let word = (*slot).word.spawn(free, initial, shard.index);
             if !word.is_held() {
                 shard.unlock();
                 return cid;
@@ -1081,14 +1118,14 @@ impl<O: Order> Executor<O> {
 }
 
 impl<O: Order> Header<O> {
-    /// Calls the caller's poll.
+    /// Calls the caller's poll, of a coroutine with this cid.
     ///
     /// # Safety
     /// The caller is the header's holder.
     #[inline(always)]
-    pub(crate) unsafe fn call_poll(header: *const Header<O>, frame: *mut c_void) -> u32 {
+    pub(crate) unsafe fn call_poll(header: *const Header<O>, frame: *mut c_void, cid: u64) -> u32 {
         // SAFETY: the spawner promised that it can be polled on any worker.
-        unsafe { ((*header).poll)(header.cast_mut(), frame) }
+        unsafe { ((*header).step)(header.cast_mut(), frame, cid) }
     }
 
     /// Returns the block to the caller.
@@ -1098,6 +1135,6 @@ impl<O: Order> Header<O> {
     #[inline(always)]
     pub(crate) unsafe fn call_finish(header: *const Header<O>, outcome: u32) {
         // SAFETY: this thread is its last user.
-        unsafe { ((*header).finish)(header.cast_mut(), outcome) }
+        unsafe { Header::finish(header.cast_mut(), outcome) }
     }
 }

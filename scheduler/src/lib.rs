@@ -59,8 +59,8 @@ pub mod sync;
 mod tests;
 
 pub use executor::{
-    CANCELLED_OUTCOME, COMPLETED, Counters, DEBUGGER_LAYOUT, DONE, Executor, Finish, Full, Header, Hooks, Outcome,
-    PENDING, Poll, Sharing, Signals, Slot, SpawnError, Stale, State, YIELDED,
+    CANCELLED_OUTCOME, COMPLETED, Counters, DEBUGGER_LAYOUT, DONE, Executor, Full, Header, Hooks, Outcome, PENDING,
+    Sharing, Signals, Slot, SpawnError, Stale, State, Step, StepOf, YIELDED, step_of,
 };
 pub use order::{Fifo, Image, Order};
 pub use sync::ReadyWord;

@@ -18,7 +18,7 @@ use loom::thread;
 use crate::sync::Plain;
 use crate::{
     CANCELLED_OUTCOME, CHUNK_BYTES, COMPLETED, DONE, Executor, Header, Hooks, Outcome, PENDING, ReadyWord, SHARDS,
-    Sharing, Signals, Slot, SpawnError, State, YIELDED,
+    Sharing, Signals, Slot, SpawnError, State, StepOf, YIELDED, step_of,
 };
 
 /// An executor with its ready words, and a place to sleep for each worker.
@@ -158,16 +158,18 @@ struct Task {
 // SAFETY: loom checks the other fields.
 unsafe impl Sync for Task {}
 
-unsafe extern "C" fn poll(header: *mut Header, _: *mut c_void) -> u32 {
+unsafe extern "C" fn step(header: *mut Header, argument: *mut c_void, cid: u64) -> u32 {
     // SAFETY: the header is the first field of a task.
     let task = unsafe { &*header.cast::<Task>() };
+    if let StepOf::Finish { outcome } = step_of(argument, cid) {
+        finish(task, outcome);
+        return DONE;
+    }
     let before = task.polls.fetch_add(1, Ordering::Relaxed);
     (task.body)(task, before)
 }
 
-unsafe extern "C" fn finish(header: *mut Header, outcome: u32) {
-    // SAFETY: as above.
-    let task = unsafe { &*header.cast::<Task>() };
+fn finish(task: &Task, outcome: u32) {
     task.outcome.store(outcome as usize, RealOrdering::Relaxed);
     // The block belongs to the test again: loom reports a scheduler that still reads it at these writes. SAFETY: loom
     // checks this claim.
@@ -181,11 +183,11 @@ unsafe extern "C" fn finish(header: *mut Header, outcome: u32) {
 
 impl Task {
     fn new(priority: u8, body: fn(&Task, usize) -> u32) -> &'static Task {
-        Task::with(Header::new(poll, finish, 0, priority), body)
+        Task::with(Header::new(step, 0, priority), body)
     }
 
     fn beginning_blocked(priority: u8, body: fn(&Task, usize) -> u32) -> &'static Task {
-        Task::with(Header::new(poll, finish, 0, priority).blocked(), body)
+        Task::with(Header::new(step, 0, priority).blocked(), body)
     }
 
     fn with(header: Header, body: fn(&Task, usize) -> u32) -> &'static Task {

@@ -59,7 +59,8 @@ mod tests {
 
     use super::Order;
     use crate::{
-        CHUNK_BYTES, DONE, Executor, Fifo, Header, Hooks, Outcome, PENDING, ReadyWord, SHARDS, Signals, YIELDED,
+        CHUNK_BYTES, DONE, Executor, Fifo, Header, Hooks, Outcome, PENDING, ReadyWord, SHARDS, Signals, StepOf,
+        YIELDED, step_of,
     };
 
     enum EarliestDeadlineFirst {}
@@ -80,14 +81,13 @@ mod tests {
         answer: Cell<u32>,
     }
 
-    unsafe extern "C" fn poll<O: Order>(header: *mut Header<O>, turns: *mut c_void) -> u32 {
+    unsafe extern "C" fn step<O: Order>(header: *mut Header<O>, argument: *mut c_void, cid: u64) -> u32 {
+        let StepOf::Poll { frame: turns, .. } = step_of(argument, cid) else { return DONE };
         // SAFETY: the header is the first field of a task; the frame is a vector, see `turn`.
         let (task, turns) = unsafe { (&*header.cast::<Task<O>>(), &mut *turns.cast::<Vec<usize>>()) };
         turns.push(task.number);
         task.answer.replace(PENDING)
     }
-
-    unsafe extern "C" fn finish<O: Order>(_: *mut Header<O>, _: u32) {}
 
     struct World<O: Order + 'static> {
         executor: &'static Executor<O>,
@@ -113,7 +113,7 @@ mod tests {
 
         fn spawn(&mut self, priority: u8, key: O::Key) -> usize {
             let number = self.tasks.len();
-            let header = Header::new(poll::<O>, finish::<O>, 0, priority).with_key(key).blocked();
+            let header = Header::new(step::<O>, 0, priority).with_key(key).blocked();
             let task: &'static Task<O> = Box::leak(Box::new(Task { header, number, answer: Cell::new(PENDING) }));
             // Of the whole task, since `poll` reaches beyond the header.
             let header = core::ptr::from_ref(task).cast_mut().cast::<Header<O>>();

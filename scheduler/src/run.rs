@@ -144,8 +144,9 @@ impl<O: Order> Executor<O> {
                     if Header::word(header).is_marked() && !self.take_marked(shard, header) {
                         break;
                     }
-                    shard.current.store((*header).cid.get(), Ordering::Relaxed);
-                    let answer = Header::call_poll(header, frame);
+                    let cid = (*header).cid.get();
+                    shard.current.store(cid, Ordering::Relaxed);
+                    let answer = Header::call_poll(header, frame, cid);
                     // Hooks may be interrupted, and such an interruption must not be taken for one of a poll.
                     shard.current.store(0, Ordering::Relaxed);
                     polls += 1;

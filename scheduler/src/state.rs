@@ -91,6 +91,7 @@
 //! holder, which has just seen the coroutine running, may then read a control block that was woken elsewhere, finished
 //! and returned meanwhile.
 
+use crate::executor::Slot;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{PRIORITIES, SHARDS};
 
@@ -236,7 +237,21 @@ impl Initial {
     pub(crate) const fn blocked(self) -> Initial {
         Initial(self.0 | HELD)
     }
+
+    /// Returns the bits in the form in which a header that has no slot yet keeps them.
+    #[inline(always)]
+    pub(crate) const fn in_place_of_slot(self) -> *const Slot {
+        core::ptr::without_provenance(self.0 as usize)
+    }
+
+    /// Returns the value that a header without a slot keeps.
+    #[inline(always)]
+    pub(crate) fn from_place_of_slot(place: *const Slot) -> Initial {
+        Initial(place.addr() as u64)
+    }
 }
+
+const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "a pointer has room for a first value");
 
 /// Computes the addend that moves a word from one shard to another (wrapping).
 const fn shard_difference(from: usize, to: usize) -> u64 {

@@ -143,20 +143,21 @@ struct Task {
     finished: Cell<Option<u32>>,
 }
 
-unsafe extern "C" fn poll(header: *mut Header, _: *mut c_void) -> u32 {
+unsafe extern "C" fn step_task(header: *mut Header, argument: *mut c_void, cid: u64) -> u32 {
     // SAFETY: the header is the first field of a task.
-    (unsafe { &*header.cast::<Task>() }.body)()
-}
-
-unsafe extern "C" fn finish(header: *mut Header, outcome: u32) {
-    // SAFETY: as above.
     let task = unsafe { &*header.cast::<Task>() };
-    assert_eq!(task.finished.replace(Some(outcome)), None, "finished twice");
+    match step_of(argument, cid) {
+        StepOf::Poll { .. } => (task.body)(),
+        StepOf::Finish { outcome } => {
+            assert_eq!(task.finished.replace(Some(outcome)), None, "finished twice");
+            DONE
+        }
+    }
 }
 
 fn task(priority: u8, body: impl Fn() -> u32 + 'static) -> &'static Task {
     Box::leak(Box::new(Task {
-        header: Header::new(poll, finish, 0, priority),
+        header: Header::new(step_task, 0, priority),
         body: Box::new(body),
         finished: Cell::new(None),
     }))
@@ -611,7 +612,7 @@ fn a_coroutine_that_begins_blocked_waits_for_a_wake() {
     let world = World::new(1);
     // `blocked` is idempotent.
     for times in 1..3 {
-        let header = (0..times).fold(Header::new(poll, finish, 0xbeef, 7), |header, _| header.blocked());
+        let header = (0..times).fold(Header::new(step_task, 0xbeef, 7), |header, _| header.blocked());
         let task: &'static Task =
             Box::leak(Box::new(Task { header, body: Box::new(|| DONE), finished: Cell::new(None) }));
         let cid = world.spawn(task);
@@ -901,7 +902,7 @@ fn a_worker_takes_from_all_others_and_begins_behind_itself() {
 #[test]
 fn exported_functions_are_the_methods() {
     use crate::entry;
-    assert_eq!(entry::version(), 0x2_0000);
+    assert_eq!(entry::version(), 0x3_0000);
     assert_eq!(entry::executor_size(), size_of::<Executor>());
     let ready: &'static [ReadyWord; SHARDS] = Box::leak(Box::new([const { ReadyWord::new() }; SHARDS]));
     let attention: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
@@ -927,7 +928,7 @@ fn exported_functions_are_the_methods() {
         }
         PENDING
     };
-    let header = Header::new(poll, finish, 0xbeef, 5);
+    let header = Header::new(step_task, 0xbeef, 5);
     let task: &'static Task = Box::leak(Box::new(Task { header, body: Box::new(body), finished: Cell::new(None) }));
     let nothing = core::ptr::null_mut();
     // SAFETY: fresh memory of the right layout, a task, neither of which is ever freed, and one thread.
@@ -963,7 +964,7 @@ fn exported_functions_are_the_methods() {
         assert_eq!(ready[0].0.load(Ordering::Relaxed), 1 << 63);
         assert_eq!(entry::run(memory, 0, nothing), Outcome::Idle as u32);
         assert_eq!(entry::wake_here(memory, cid, 0), entry::OK);
-        let other = Box::leak(Box::new(Header::new(poll_once, finish_none, 0, 63)));
+        let other = Box::leak(Box::new(Header::new(step_once, 0, 63)));
         assert_ne!(entry::spawn(memory, other, 0), 0);
         elsewhere.store(1, Ordering::Relaxed);
         // Nothing was given away before; then one poll is made.
@@ -1001,12 +1002,11 @@ fn exported_functions_are_the_methods() {
     }
 }
 
-unsafe extern "C" fn poll_once(_: *mut Header, _: *mut c_void) -> u32 {
+unsafe extern "C" fn step_once(_: *mut Header, argument: *mut c_void, cid: u64) -> u32 {
+    if let StepOf::Finish { outcome } = step_of(argument, cid) {
+        assert_eq!(outcome, COMPLETED);
+    }
     DONE
-}
-
-unsafe extern "C" fn finish_none(_: *mut Header, outcome: u32) {
-    assert_eq!(outcome, COMPLETED);
 }
 
 // ---- the model ----

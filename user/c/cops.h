@@ -24,7 +24,7 @@
 
 /* The major version, in the upper 16 bits of cops_scheduler_version's result. An image with another one must not be
  * used. */
-#define COPS_SCHEDULER_MAJOR 2
+#define COPS_SCHEDULER_MAJOR 3
 
 /* Results of functions. */
 #define COPS_OK 0      /* success */
@@ -82,57 +82,47 @@ struct cops_executor;
 
 struct cops_header;
 
-/* Polls a coroutine; answers COPS_PENDING, COPS_YIELDED or COPS_DONE. `frame` is the argument of cops_run. */
-typedef uint32_t (*cops_poll)(struct cops_header *header, void *frame);
+/* A step of a coroutine. With a `cid` that is not 0, the coroutine's own, it polls the coroutine and answers
+ * COPS_PENDING, COPS_YIELDED or COPS_DONE; `argument` is that of cops_run. With 0 it takes the control block back:
+ * the executor will never access it again, and its memory may be reused, for another coroutine too; `argument` is
+ * COPS_COMPLETED or COPS_CANCELLED, and the answer does not matter. */
+typedef uint32_t (*cops_step)(struct cops_header *header, void *argument, uint64_t cid);
 
-/* Returns a control block to its owner: the executor will never access it again, and its memory may be reused, for
- * another coroutine too. `outcome` is COPS_COMPLETED or COPS_CANCELLED. */
-typedef void (*cops_finish)(struct cops_header *header, uint32_t outcome);
-
-#define COPS_HEADER_WORDS 7
+#define COPS_HEADER_WORDS 5
 #define COPS_HEADER_SIZE (8 * COPS_HEADER_WORDS)
 #define COPS_HEADER_LINK_OFFSET 0
 #define COPS_HEADER_SLOT_OFFSET 16
 #define COPS_HEADER_CID_OFFSET 24
-#define COPS_HEADER_POLL_OFFSET 32
-#define COPS_HEADER_FINISH_OFFSET 40
-#define COPS_HEADER_INITIAL_OFFSET 48
+#define COPS_HEADER_STEP_OFFSET 32
 
 /* The control block of a coroutine: memory of the caller that does not move from cops_spawn until `finish` is
  * called. Usually the first field of a structure with the coroutine's state. Fill it with cops_header_init;
  * afterwards only `cid` is of interest to the caller. */
 struct cops_header {
     const void *link[2];
-    const void *slot;
-    uint64_t cid; /* 0 before cops_spawn */
-    cops_poll poll;
-    cops_finish finish;
-    uint64_t initial; /* kind and priority */
+    uint64_t slot; /* kind and priority before cops_spawn, then an address */
+    uint64_t cid;  /* 0 before cops_spawn */
+    cops_step step;
 };
 
 COPS_SIZE(cops_header, COPS_HEADER_SIZE);
 COPS_LAYOUT(cops_header, link, COPS_HEADER_LINK_OFFSET);
 COPS_LAYOUT(cops_header, slot, COPS_HEADER_SLOT_OFFSET);
 COPS_LAYOUT(cops_header, cid, COPS_HEADER_CID_OFFSET);
-COPS_LAYOUT(cops_header, poll, COPS_HEADER_POLL_OFFSET);
-COPS_LAYOUT(cops_header, finish, COPS_HEADER_FINISH_OFFSET);
-COPS_LAYOUT(cops_header, initial, COPS_HEADER_INITIAL_OFFSET);
+COPS_LAYOUT(cops_header, step, COPS_HEADER_STEP_OFFSET);
 
 #define COPS_PRIORITY_IN_HEADER_SHIFT 8
 #define COPS_KIND_IN_HEADER_SHIFT 16
 
 /* Prepares a control block that is not in use. The scheduler ignores `kind`; a priority of 64 or more counts as 63. */
-static inline void cops_header_init(struct cops_header *header, cops_poll poll, cops_finish finish, uint16_t kind,
-                                    uint32_t priority)
+static inline void cops_header_init(struct cops_header *header, cops_step step, uint16_t kind, uint32_t priority)
 {
     uint64_t number = priority < COPS_PRIORITIES ? priority : COPS_PRIORITIES - 1;
     header->link[0] = NULL;
     header->link[1] = NULL;
-    header->slot = NULL;
+    header->slot = (uint64_t)kind << COPS_KIND_IN_HEADER_SHIFT | number << COPS_PRIORITY_IN_HEADER_SHIFT;
     header->cid = 0;
-    header->poll = poll;
-    header->finish = finish;
-    header->initial = (uint64_t)kind << COPS_KIND_IN_HEADER_SHIFT | number << COPS_PRIORITY_IN_HEADER_SHIFT;
+    header->step = step;
 }
 
 #define COPS_READY_WORD_SIZE 64
@@ -496,16 +486,12 @@ static inline void cops_coroutine_give_back(struct cops_coroutine *coroutine, ui
         coroutine->ended(coroutine, outcome);
 }
 
-static inline uint32_t cops_coroutine_poll(struct cops_header *header, void *frame)
+static inline uint32_t cops_coroutine_step(struct cops_header *header, void *argument, uint64_t cid)
 {
     struct cops_coroutine *coroutine = (struct cops_coroutine *)header;
-    (void)frame;
-    return coroutine->step(coroutine);
-}
-
-static inline void cops_coroutine_finish(struct cops_header *header, uint32_t outcome)
-{
-    struct cops_coroutine *coroutine = (struct cops_coroutine *)header;
+    if (cid != 0)
+        return coroutine->step(coroutine);
+    uint32_t outcome = (uint32_t)(uintptr_t)argument;
     if (coroutine->in_flight) {
         /* The kernel may still write to the call's buffer; its completion comes in any case, and soon. */
         coroutine->is_over = 1;
@@ -514,6 +500,7 @@ static inline void cops_coroutine_finish(struct cops_header *header, uint32_t ou
     } else {
         cops_coroutine_give_back(coroutine, outcome);
     }
+    return COPS_DONE;
 }
 
 /* The hook `completions`: takes the posted completions. One with a token is that of a cops_coroutine_call;
@@ -583,7 +570,7 @@ static inline uint64_t cops_program_spawn(struct cops_program *program, struct c
                                           void (*ended)(struct cops_coroutine *self, uint32_t outcome),
                                           uint32_t priority)
 {
-    cops_header_init(&coroutine->header, cops_coroutine_poll, cops_coroutine_finish, 0, priority);
+    cops_header_init(&coroutine->header, cops_coroutine_step, 0, priority);
     coroutine->program = program;
     coroutine->step = step;
     coroutine->ended = ended;

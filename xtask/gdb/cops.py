@@ -75,7 +75,7 @@ class Coroutine:
         self.kind = state >> 16 & 0xFFFF
         self.shard = state >> 5 & 7
         self.header = header
-        self.poll = word(header + variable("header_poll"))
+        self.poll = word(header + variable("header_step"))
 
     def is_awake(self):
         return self.state & (HELD | WOKEN | CANCELLED) != 0

@@ -19,8 +19,9 @@ pub const SHARED_SIZE: usize = 0x60_0000;
 pub const REQUEST_RINGS_OFFSET: usize = 0;
 /// Offset of the process page.
 pub const PROCESS_PAGE_OFFSET: usize = 0x50_0000;
-/// Offset of the completion ring.
-pub const COMPLETION_RING_OFFSET: usize = 0x51_0000;
+/// Offset of the completion ring: behind the process page, so that a processor which has one translation for
+/// neighbouring pages needs one for both. A worker looks at them before each poll.
+pub const COMPLETION_RING_OFFSET: usize = PROCESS_PAGE_OFFSET + PAGE_SIZE;
 /// Offset of the pages to which stores send user interrupts: one for each right that a process has requested a page for
 /// ([`SEND_PAGES`]).
 pub const SEND_OFFSET: usize = 0x58_0000;
@@ -49,6 +50,9 @@ pub struct ProcessPage {
     pub ceiling: AtomicU64,
     /// 1 if the process answers completions with the token [`completion::TELL_AWAIT_POINTS`]. Written by the process.
     pub answers: AtomicU64,
+    /// Attention word of each worker, which is of the process alone. It lies here because a worker looks at it before
+    /// each poll, as at the ready bitmaps: in one page, both need one translation.
+    pub attention: [AtomicU64; MAXIMUM_WORKERS],
 }
 
 /// User interrupts of one worker, on a cache line of its own. Field 0 holds the pending ones; field 1 is the number

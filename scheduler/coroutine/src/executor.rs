@@ -154,7 +154,7 @@ impl<F> fmt::Debug for SpawnError<F> {
 /// [`worker`](Self::worker) for each stack that is to run coroutines.
 ///
 /// # Panics
-/// Every function but `new` and `initialise` panics if the executor is not initialised.
+/// Every function but `new`, `set_mark`, `mark` and `initialise` panics if the executor is not initialised.
 #[repr(C, align(128))]
 pub struct Executor {
     table: UnsafeCell<MaybeUninit<Table>>,
@@ -168,6 +168,8 @@ pub struct Executor {
     /// One bit for each worker that exists.
     // Taken with acquire and given back with release: a worker finds the place as the last one has left it.
     workers: AtomicU32,
+    /// See [`set_mark`](Executor::set_mark).
+    mark: AtomicU32,
     core: UnsafeCell<MaybeUninit<scheduler::Executor>>,
 }
 
@@ -262,8 +264,21 @@ impl Executor {
             number: UnsafeCell::new(0),
             phase: AtomicU32::new(EMPTY),
             workers: AtomicU32::new(0),
+            mark: AtomicU32::new(0),
             core: UnsafeCell::new(MaybeUninit::uninit()),
         }
+    }
+
+    /// Sets a number that means nothing to the executor, before it is initialised or afterwards. It lies beside the
+    /// executor's own words: a program that asks for it before each wake needs no further line of the cache.
+    pub fn set_mark(&self, mark: u32) {
+        self.mark.store(mark, Ordering::Relaxed);
+    }
+
+    /// Returns the number of the last [`set_mark`](Self::set_mark); 0 before.
+    #[inline(always)]
+    pub fn mark(&self) -> u32 {
+        self.mark.load(Ordering::Relaxed)
     }
 
     /// Makes the executor ready for use. It publishes the priorities of its ready coroutines in `ready`: in a process,
@@ -398,7 +413,7 @@ impl Executor {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        self.spawn_as(priority, kind, Begins::Ready, future)
+        self.spawn_as(|| self.calling_worker(), priority, kind, Begins::Ready, future)
     }
 
     /// As [`try_spawn`](Self::try_spawn), but the coroutine begins blocked: it is polled for the first time when it is
@@ -418,13 +433,30 @@ impl Executor {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        self.spawn_as(priority, kind, Begins::Blocked, future)
+        self.spawn_as(|| self.calling_worker(), priority, kind, Begins::Blocked, future)
+    }
+
+    /// Spawns as [`spawn`](Self::spawn) does, for a caller that knows which worker it is.
+    ///
+    /// # Panics
+    /// As there.
+    #[inline]
+    #[track_caller]
+    pub fn spawn_from<F>(&'static self, worker: usize, priority: Priority, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        match self.spawn_as(|| worker, priority, 0, Begins::Ready, future) {
+            Ok(handle) => handle,
+            Err(_) => alloc::alloc::handle_alloc_error(Layout::new::<F>()),
+        }
     }
 
     #[inline]
     #[track_caller]
     fn spawn_as<F>(
         &'static self,
+        worker: impl FnOnce() -> usize,
         priority: Priority,
         kind: u16,
         begins: Begins,
@@ -433,61 +465,76 @@ impl Executor {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        // Two paths that share nothing, so that without a tracer the caller's place is in no register.
-        match tracer() {
-            None => self.enter::<F, false>(priority, kind, begins, future),
-            Some(tracer) => self.enter_traced(tracer, Location::caller(), (priority, kind, begins), future),
+        self.table();
+        let block = Block::allocate(future, kind, priority, begins).map_err(SpawnError)?;
+        let worker = worker();
+        // Only the block is common to the two paths, so that without a tracer the caller's place is in no register, and
+        // the future never in memory outside of the block.
+        // SAFETY: initialised, as `table` has checked, and the block is fresh.
+        let cid = unsafe {
+            match tracer() {
+                None => self.enter(block, worker),
+                Some(tracer) => self.enter_traced::<F>(tracer, Location::caller(), block, worker),
+            }
+        };
+        match cid {
+            // SAFETY: the block was not spawned.
+            None => Err(SpawnError(unsafe { Block::withdraw(block) })),
+            Some(cid) => Ok(JoinHandle { block: Some(block), cid, executor: self, output: PhantomData }),
         }
     }
 
+    /// Spawns a coroutine whose polls tell the tracer.
+    ///
+    /// # Safety
+    /// As for [`enter`](Self::enter); the block was allocated for `F`.
     #[cold]
     #[inline(never)]
-    fn enter_traced<F>(
+    unsafe fn enter_traced<F: Future>(
         &'static self,
         tracer: &Tracer,
         place: &'static Location<'static>,
-        (priority, kind, begins): (Priority, u16, Begins),
-        future: F,
-    ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        let handle = self.enter::<F, true>(priority, kind, begins, future)?;
-        (tracer.spawned)(handle.cid.0, place);
-        Ok(handle)
+        block: NonNull<Block>,
+        worker: usize,
+    ) -> Option<Cid> {
+        // SAFETY: the caller's promise.
+        let cid = unsafe {
+            Block::trace::<F>(block);
+            self.enter(block, worker)
+        }?;
+        (tracer.spawned)(cid.0, place);
+        Some(cid)
     }
 
+    /// Spawns the coroutine of a block, from this worker; `None` if there is no memory, or the executor is full.
+    ///
+    /// # Safety
+    /// The executor is initialised; the block is fresh, and only its finish function frees it.
     #[inline(always)]
-    fn enter<F, const TRACED: bool>(
-        &'static self,
-        priority: Priority,
-        kind: u16,
-        begins: Begins,
-        future: F,
-    ) -> Result<JoinHandle<F::Output>, SpawnError<F>>
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        let table = self.table();
-        let block = Block::allocate::<F, TRACED>(future, kind, priority.number(), begins).map_err(SpawnError)?;
+    unsafe fn enter(&'static self, block: NonNull<Block>, worker: usize) -> Option<Cid> {
+        loop {
+            // SAFETY: the caller's promise.
+            let cid = unsafe {
+                let table = (*self.table.get()).assume_init_ref();
+                (table.spawn)(self.core(), Block::header(block), worker as u32)
+            };
+            if cid != 0 {
+                return Some(Cid(cid));
+            }
+            if !self.add_slots(worker) {
+                return None;
+            }
+        }
+    }
+
+    /// Returns the worker that calls, by the platform.
+    #[inline]
+    fn calling_worker(&'static self) -> usize {
+        self.table();
         // SAFETY: initialised, as `table` has checked.
-        let hint = unsafe {
+        unsafe {
             let platform = (*self.platform.get()).assume_init_ref();
             (platform.worker)(platform.platform)
-        };
-        loop {
-            // SAFETY: the block is fresh, and only its finish function frees it.
-            match unsafe { (table.spawn)(self.core(), Block::header(block), hint as u32) } {
-                0 => {
-                    if !self.add_slots(hint) {
-                        // SAFETY: the block was not spawned.
-                        return Err(SpawnError(unsafe { Block::withdraw(block) }));
-                    }
-                }
-                cid => {
-                    return Ok(JoinHandle { block: Some(block), cid: Cid(cid), executor: self, output: PhantomData });
-                }
-            }
         }
     }
 
@@ -571,12 +618,9 @@ impl Executor {
 
     /// Returns the calling coroutine; `None` outside of a poll.
     pub fn current(&'static self) -> Option<Cid> {
-        let table = self.table();
-        // SAFETY: initialised, as `table` has checked.
-        let cid = unsafe {
-            let platform = (*self.platform.get()).assume_init_ref();
-            (table.current)(self.core(), (platform.worker)(platform.platform) as u32)
-        };
+        let worker = self.calling_worker();
+        // SAFETY: initialised, as `calling_worker` has checked.
+        let cid = unsafe { (self.table().current)(self.core(), worker as u32) };
         if cid == 0 { None } else { Some(Cid(cid)) }
     }
 

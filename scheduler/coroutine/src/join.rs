@@ -14,11 +14,13 @@
 //!
 //! Permitted access to the fields:
 //!
-//! * The waker: without WAKER, the handle. With WAKER and without COMPLETE, the handle reads and no thread writes. From
-//!   COMPLETE on, the executor reads while EXECUTOR is set, if WAKER was set; the last owner drops it.
+//! * The waker: without WAKER, the handle, which leaves none behind then. With WAKER and without COMPLETE, the handle
+//!   reads and no thread writes. From COMPLETE on, the executor reads while EXECUTOR is set, if WAKER was set; the last
+//!   owner drops it.
 //! * The output: without COMPLETE, the executor. Then the handle, which sets TAKEN when it leaves; else the last owner.
 //!
-//! The executor's last step is one exchange when no waker is registered. With a waker, it needs two: the first
+//! The executor's last step is none if the handle has left before: then no other thread has the block. It is one
+//! exchange when no waker is registered. With a waker, it needs two: the first
 //! publishes the result, and, after the wake, the second gives up the executor's share of the block. Until the second
 //! the executor still uses the block, which a handle dropped after the first must not free.
 
@@ -27,11 +29,11 @@ use core::task::Waker;
 #[cfg(not(loom))]
 use core::cell::UnsafeCell;
 #[cfg(not(loom))]
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 #[cfg(loom)]
 use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, Ordering, fence},
 };
 
 const EXECUTOR: u32 = 1;
@@ -91,6 +93,19 @@ impl Join {
     /// Returns the offset of the output in the block, in bytes.
     pub fn output(&self) -> u32 {
         self.output
+    }
+
+    /// Returns whether the executor is the block's only owner and no waker is in it: the handle has left and never
+    /// waited.
+    #[inline(always)]
+    pub fn is_left_without_waker(&self) -> bool {
+        // No other thread will change the word, so that the end needs no exchange.
+        let is_left = self.state.load(Ordering::Relaxed) == EXECUTOR;
+        if is_left {
+            // The handle's accesses happen before this thread frees the block.
+            fence(Ordering::Acquire);
+        }
+        is_left
     }
 
     /// Publishes the end of the coroutine, wakes the handle and gives up the executor's share of the block.
@@ -226,7 +241,12 @@ mod loom_tests {
         fn complete(&self) {
             // SAFETY: loom checks that no thread reads it yet.
             self.output.with_mut(|output| unsafe { *output = 7 });
-            self.after(self.join.complete(End::Output));
+            if self.join.is_left_without_waker() {
+                with(&self.join.waker, |waker| assert!(waker.is_none()));
+                self.after(After::Free { output: true });
+            } else {
+                self.after(self.join.complete(End::Output));
+            }
         }
 
         fn after(&self, after: After) {

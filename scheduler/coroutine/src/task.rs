@@ -9,7 +9,8 @@ use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::ptr::NonNull;
 
-use scheduler::{CANCELLED_OUTCOME, COMPLETED, DONE, Header};
+use abi_queue::{PRIORITIES, Priority};
+use scheduler::{CANCELLED_OUTCOME, COMPLETED, DONE, Header, PENDING, StepOf, step_of};
 
 use crate::frame::Frame;
 use crate::join::{After, End, Join};
@@ -25,8 +26,8 @@ pub(crate) struct Block {
 /// Offset of a coroutine's future from its control block, for debuggers; of futures that are aligned to words at most.
 pub const OFFSET_OF_FUTURE: usize = size_of::<Block>();
 
-/// Outcomes with which a handle calls the scheduler's finish function, to free a block whose future is gone: with its
-/// output, or without. The finish function has the future's type, so each block needs no second function pointer.
+/// Outcomes with which a handle finishes a block whose future is gone, to free it: with its output, or without. The
+/// step function has the future's type, so each block needs no second function pointer.
 const FREE_WITH_OUTPUT: u32 = 2;
 const FREE: u32 = 3;
 const _: () = assert!(COMPLETED < FREE_WITH_OUTPUT && CANCELLED_OUTCOME < FREE_WITH_OUTPUT);
@@ -52,22 +53,19 @@ pub(crate) enum Begins {
 }
 
 impl Block {
-    /// Allocates a block, for a coroutine that is ready at once or one that begins blocked, with the poll function
-    /// that tells the tracer or the one that does not; returns the future if there is no memory.
+    /// Allocates a block, for a coroutine that is ready at once or one that begins blocked; returns the future if there
+    /// is no memory.
     #[inline]
-    pub fn allocate<F: Future, const TRACED: bool>(
-        future: F,
-        kind: u16,
-        priority: u8,
-        begins: Begins,
-    ) -> Result<NonNull<Block>, F> {
+    pub fn allocate<F: Future>(future: F, kind: u16, priority: Priority, begins: Begins) -> Result<NonNull<Block>, F> {
+        let priority = priority.number();
+        // SAFETY: a priority's number is smaller; the compiler cannot know, and would limit it once more.
+        unsafe { core::hint::assert_unchecked(usize::from(priority) < PRIORITIES) };
         let layout = Layout::new::<Task<F>>();
-        let poll = if TRACED { traced_poll::<F> } else { poll::<F> };
         // SAFETY: a task is not of size 0.
         let Some(task) = NonNull::new(unsafe { alloc(layout) }.cast::<Task<F>>()) else {
             return Err(future);
         };
-        let header = Header::new(poll, finish::<F>, kind, priority);
+        let header = Header::new(poll::<F>, kind, priority);
         // SAFETY: fresh memory of this layout.
         unsafe {
             task.write(Task {
@@ -79,6 +77,15 @@ impl Block {
             });
         }
         Ok(task.cast())
+    }
+
+    /// Makes the polls of a coroutine tell the tracer.
+    ///
+    /// # Safety
+    /// The block was allocated for `F` and not spawned yet.
+    pub unsafe fn trace<F: Future>(block: NonNull<Block>) {
+        // SAFETY: the block is the caller's alone.
+        unsafe { (*block.as_ptr()).header.set_step(traced_poll::<F>) };
     }
 
     /// Takes a future back out of a block that was not spawned.
@@ -122,7 +129,7 @@ impl Block {
             After::Free { output: false } => FREE,
         };
         // SAFETY: the caller is the last owner, and the function belongs to this block.
-        unsafe { ((*block.as_ptr()).header.finish())(Block::header(block), outcome) }
+        unsafe { Header::finish(&raw mut (*block.as_ptr()).header, outcome) }
     }
 }
 
@@ -142,18 +149,25 @@ unsafe fn free<F: Future>(block: NonNull<Block>, after: After) {
     }
 }
 
-/// The scheduler's poll function.
+/// The scheduler's step function.
 ///
 /// # Safety
-/// Called by the scheduler: `header` is that of a `Task<F>` whose future is present, and `frame` the frame of the
-/// worker.
-unsafe extern "C" fn poll<F: Future>(header: *mut Header, frame: *mut c_void) -> u32 {
+/// Called by the scheduler, or as [`finish`] says: `header` is that of a `Task<F>`; for a poll its future is present,
+/// and the frame is that of the worker.
+unsafe extern "C" fn poll<F: Future>(header: *mut Header, argument: *mut c_void, cid: u64) -> u32 {
+    let (frame, cid) = match step_of(argument, cid) {
+        StepOf::Poll { frame, cid } => (frame, cid),
+        StepOf::Finish { outcome } => {
+            // SAFETY: the caller's promise.
+            return unsafe { finish::<F>(header, outcome) };
+        }
+    };
     let task = header.cast::<Task<F>>();
     // SAFETY: as above; the scheduler polls a coroutine on one worker at a time, and the block does not move.
     unsafe {
         let stage = (*task).stage.get();
         let future = Pin::new_unchecked(&mut *(*stage).future);
-        match (*frame.cast::<Frame>()).poll((*header).cid(), future) {
+        match (*frame.cast::<Frame>()).poll(cid, future) {
             Err(answer) => answer,
             Ok(output) => {
                 ManuallyDrop::drop(&mut (*stage).future);
@@ -164,19 +178,19 @@ unsafe extern "C" fn poll<F: Future>(header: *mut Header, frame: *mut c_void) ->
     }
 }
 
-/// The scheduler's poll function for a coroutine that was spawned while there was a tracer.
+/// The scheduler's step function for a coroutine that was spawned while there was a tracer.
 ///
 /// # Safety
 /// As for [`poll`].
 #[cold]
-unsafe extern "C" fn traced_poll<F: Future>(header: *mut Header, frame: *mut c_void) -> u32 {
-    // SAFETY: the spawn of this header is over, and the other promises are those of `poll`.
+unsafe extern "C" fn traced_poll<F: Future>(header: *mut Header, argument: *mut c_void, cid: u64) -> u32 {
+    let tracer = || if cid == 0 { None } else { tracer() };
+    // SAFETY: the promises are those of `poll`.
     unsafe {
-        let cid = (*header).cid();
         if let Some(tracer) = tracer() {
             (tracer.poll_begins)(cid);
         }
-        let answer = poll::<F>(header, frame);
+        let answer = poll::<F>(header, argument, cid);
         if let Some(tracer) = tracer() {
             (tracer.poll_ends)(cid, answer);
         }
@@ -184,29 +198,53 @@ unsafe extern "C" fn traced_poll<F: Future>(header: *mut Header, frame: *mut c_v
     }
 }
 
-/// The finish function, called by the scheduler and by [`Block::after`].
+/// Finishes a coroutine, for the scheduler and for [`Block::after`].
+///
+/// Returns an answer of the step, which does not matter: `DONE` if the block is freed, else `PENDING`. Were it always
+/// the same, the compiler would put it behind the call in the step function, which would then need a stack frame.
 ///
 /// # Safety
-/// Called by the scheduler: `header` is that of a `Task<F>`; with `COMPLETED` its output is present, else its future.
-/// The block's last owner calls it with `FREE` or `FREE_WITH_OUTPUT`.
-unsafe extern "C" fn finish<F: Future>(header: *mut Header, outcome: u32) {
+/// For the scheduler: `header` is that of a `Task<F>`; with `COMPLETED` its output is present, else its future. The
+/// block's last owner calls it with `FREE` or `FREE_WITH_OUTPUT`.
+// A function of its own, so that polls save no registers for it. Its usual case, a coroutine that nobody waits for,
+// needs no stack frame; the other cases are a tail call. Such calls need equal conventions.
+#[inline(never)]
+unsafe extern "C" fn finish<F: Future>(header: *mut Header, outcome: u32) -> u32 {
     let task = header.cast::<Task<F>>();
-    // SAFETY: as above, and this function has the executor's share of the block until `complete`.
+    // SAFETY: as above, and this function has the executor's share of the block, which is the only one if the handle
+    // has left.
     unsafe {
-        let end = match outcome {
-            COMPLETED => End::Output,
-            FREE | FREE_WITH_OUTPUT => {
-                let after = After::Free { output: outcome == FREE_WITH_OUTPUT };
-                return free::<F>(NonNull::new_unchecked(task).cast(), after);
-            }
+        if outcome == COMPLETED && (*task).block.join.is_left_without_waker() {
+            ManuallyDrop::drop(&mut (*(*task).stage.get()).output);
+            dealloc(task.cast(), Layout::new::<Task<F>>());
+            return DONE;
+        }
+        finish_with_handle::<F>(header, outcome)
+    }
+}
+
+/// Finishes a coroutine whose handle may exist or may have left a waker.
+///
+/// # Safety
+/// As for [`finish`].
+#[inline(never)]
+unsafe extern "C" fn finish_with_handle<F: Future>(header: *mut Header, outcome: u32) -> u32 {
+    let task = header.cast::<Task<F>>();
+    // SAFETY: as for `finish`, and this function has the executor's share of the block until `complete`.
+    unsafe {
+        let after = match outcome {
+            COMPLETED => (*task).block.join.complete(End::Output),
+            FREE => After::Free { output: false },
+            FREE_WITH_OUTPUT => After::Free { output: true },
             _ => {
                 ManuallyDrop::drop(&mut (*(*task).stage.get()).future);
-                End::Cancelled
+                (*task).block.join.complete(End::Cancelled)
             }
         };
-        let after = (*task).block.join.complete(end);
-        if after != After::Leave {
-            free::<F>(NonNull::new_unchecked(task).cast(), after);
+        if after == After::Leave {
+            return PENDING;
         }
+        free::<F>(NonNull::new_unchecked(task).cast(), after);
+        DONE
     }
 }

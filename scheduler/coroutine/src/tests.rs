@@ -314,6 +314,18 @@ fn a_yield_under_another_waker_wakes_that() {
 }
 
 #[test]
+fn a_coroutine_is_ready_in_the_shard_of_the_worker_that_spawns_it() {
+    let (executor, ready) = executor_on(&OneWorker);
+    let _workers = [0, 1].map(|number| executor.worker(number, Signals::default()).unwrap());
+    let bit = Priority::DEFAULT.bit();
+    executor.spawn_from(1, Priority::DEFAULT, async {}).detach();
+    assert_eq!((ready_in(ready, 0), ready_in(ready, 1)), (0, bit));
+    // The platform says that worker 0 calls.
+    executor.spawn(Priority::DEFAULT, async {}).detach();
+    assert_eq!((ready_in(ready, 0), ready_in(ready, 1)), (bit, bit));
+}
+
+#[test]
 fn attention_stops_the_loop_and_completions_are_fetched_before_each_poll() {
     use std::sync::atomic::AtomicU64;
     static ATTENTION: AtomicU64 = AtomicU64::new(0);

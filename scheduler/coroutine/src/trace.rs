@@ -5,7 +5,7 @@
 //! therefore be installed first: coroutines and workers that are older are not in the trace.
 
 use core::panic::Location;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering, fence};
 
 /// Functions that are called at each event, on the thread that polls, wakes or spawns. They may be called in the middle
 /// of any operation, and must not use the executor.
@@ -33,6 +33,12 @@ pub fn trace_with(tracer: &'static Tracer) {
 /// Returns the tracer, if there is one.
 #[inline]
 pub(crate) fn tracer() -> Option<&'static Tracer> {
+    let tracer = TRACER.load(Ordering::Relaxed);
+    if tracer.is_null() {
+        return None;
+    }
+    // Pairs with `trace_with`. Without a tracer there is nothing to see, and no need to wait for loads.
+    fence(Ordering::Acquire);
     // SAFETY: only `trace_with` writes it, from a static reference.
-    unsafe { TRACER.load(Ordering::Acquire).as_ref() }
+    unsafe { tracer.as_ref() }
 }

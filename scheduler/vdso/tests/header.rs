@@ -8,7 +8,9 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi_queue::completion;
-use scheduler::{Counters, Executor, Header, Hooks, Outcome, ReadyWord, SHARDS, Sharing, Signals, State, entry};
+use scheduler::{
+    Counters, Executor, Header, Hooks, Outcome, ReadyWord, SHARDS, Sharing, Signals, State, StepOf, entry, step_of,
+};
 
 const HEADER: &str = include_str!("../../../user/c/cops.h");
 const IMAGE: &str = include_str!("../src/lib.rs");
@@ -187,15 +189,19 @@ fn the_table_has_the_prototypes_of_the_image() {
 static POLLED: AtomicU32 = AtomicU32::new(0);
 static FINISHED: AtomicU32 = AtomicU32::new(0);
 
-unsafe extern "C" fn poll(header: *mut Header, frame: *mut c_void) -> u32 {
-    assert!(!header.is_null() && !frame.is_null());
-    POLLED.fetch_add(1, Ordering::Relaxed);
+unsafe extern "C" fn step(header: *mut Header, argument: *mut c_void, cid: u64) -> u32 {
+    assert!(!header.is_null());
+    match step_of(argument, cid) {
+        StepOf::Poll { frame, .. } => {
+            assert!(!frame.is_null());
+            POLLED.fetch_add(1, Ordering::Relaxed);
+        }
+        StepOf::Finish { outcome } => {
+            assert_eq!(outcome, scheduler::COMPLETED);
+            FINISHED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
     scheduler::DONE
-}
-
-unsafe extern "C" fn finish(_: *mut Header, outcome: u32) {
-    assert_eq!(outcome, scheduler::COMPLETED);
-    FINISHED.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A control block with the layout of the header's numbers.
@@ -213,9 +219,8 @@ impl Block {
     fn new(kind: u16, priority: u8) -> Block {
         let numbers = numbers();
         let mut block = Block { words: vec![0; numbers["HEADER_WORDS"] as usize].into() };
-        block.words[Block::place("POLL")] = poll as *const () as u64;
-        block.words[Block::place("FINISH")] = finish as *const () as u64;
-        block.words[Block::place("INITIAL")] = u64::from(kind) << numbers["KIND_IN_HEADER_SHIFT"]
+        block.words[Block::place("STEP")] = step as *const () as u64;
+        block.words[Block::place("SLOT")] = u64::from(kind) << numbers["KIND_IN_HEADER_SHIFT"]
             | u64::from(priority) << numbers["PRIORITY_IN_HEADER_SHIFT"];
         block
     }
@@ -225,7 +230,7 @@ impl Block {
 fn a_control_block_of_this_layout_is_one_for_the_scheduler() {
     assert_eq!(align_of::<Header>(), 8);
     // A header made by the scheduler's own constructor.
-    let made = Header::new(poll, finish, 0xbeef, 23);
+    let made = Header::new(step, 0xbeef, 23);
     // SAFETY: the header consists of words, all of which have a value.
     let made = unsafe { std::slice::from_raw_parts((&raw const made).cast::<u64>(), size_of::<Header>() / 8) };
     assert_eq!(made, &*Block::new(0xbeef, 23).words);

@@ -293,7 +293,7 @@ pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    EXECUTOR.spawn(current_priority(), future)
+    spawn_at(current_priority(), future)
 }
 
 /// Makes a coroutine with a given priority.
@@ -308,7 +308,7 @@ pub fn spawn_at<F>(priority: Priority, future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    EXECUTOR.spawn(priority, future)
+    EXECUTOR.spawn_from(local::current().index.get(), priority, future)
 }
 
 /// Makes a coroutine with a name, which the trace ([`trace`](crate::trace)) and the list of await points (`where` in
@@ -346,7 +346,7 @@ where
 {
     let name = Name::from(name.into());
     let for_trace = trace::is_on().then(|| name.clone());
-    let handle = EXECUTOR.spawn(priority, Named::new(name, future));
+    let handle = spawn_at(priority, Named::new(name, future));
     if let Some(name) = for_trace {
         trace::named(handle.cid().raw(), name.text());
     }
@@ -448,6 +448,7 @@ pub(crate) fn waker_for_tests(cid: Cid) -> Waker {
         mode: AtomicU64::new(0),
         ceiling: AtomicU64::new(0),
         answers: AtomicU64::new(0),
+        attention: [const { AtomicU64::new(0) }; MAXIMUM_WORKERS],
     };
     static MADE: std::sync::Once = std::sync::Once::new();
     MADE.call_once(|| initialise(Table::native(), &PAGE));

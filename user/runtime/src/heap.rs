@@ -144,6 +144,20 @@ impl Magazine {
         Magazine { first: Cell::new(core::ptr::null_mut()), count: Cell::new(0) }
     }
 
+    /// Adds a block to the blocks, of which there are `count`.
+    ///
+    /// # Safety
+    ///
+    /// The block is free memory of the class, and the magazine is not full.
+    #[inline(always)]
+    unsafe fn put(&self, address: *mut u8, count: u32) {
+        let block = address.cast::<FreeBlock>();
+        // SAFETY: the block is free, at least sixteen bytes long and aligned to sixteen.
+        unsafe { (*block).next = self.first.get() };
+        self.first.set(block);
+        self.count.set(count + 1);
+    }
+
     fn swap(&self, other: &Magazine) {
         self.first.swap(&other.first);
         self.count.swap(&other.count);
@@ -254,14 +268,28 @@ impl<P: Pages> Heap<P> {
             return unsafe { self.deallocate_unclassed(address, layout) };
         };
         let active = &cache.active[class];
-        if active.count.get() == MAGAZINE[class] {
-            self.make_room(cache, class);
+        let count = active.count.get();
+        if count == MAGAZINE[class] {
+            // SAFETY: the caller's promise.
+            return unsafe { self.deallocate_slowly(cache, address, class) };
         }
-        let block = address.cast::<FreeBlock>();
-        // SAFETY: the block is free, at least sixteen bytes long and aligned to sixteen.
-        unsafe { (*block).next = active.first.get() };
-        active.first.set(block);
-        active.count.set(active.count.get() + 1);
+        // SAFETY: as above; the block is of the magazine's class.
+        unsafe { active.put(address, count) };
+    }
+
+    /// Frees a block when the active magazine is full. Apart from the usual case, which calls nothing and so needs no
+    /// stack frame.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Heap::deallocate`], for a block of this class.
+    #[cold]
+    #[inline(never)]
+    unsafe fn deallocate_slowly(&self, cache: &Cache, address: *mut u8, class: usize) {
+        self.make_room(cache, class);
+        let active = &cache.active[class];
+        // SAFETY: the caller's promise.
+        unsafe { active.put(address, active.count.get()) };
     }
 
     /// Takes a block when the active magazine is empty: from the spare one, or from a full one of the depot.

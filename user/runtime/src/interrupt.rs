@@ -61,9 +61,6 @@ static TAKEN: AtomicU64 = AtomicU64::new(1 | 1 << 63);
 /// Bit `n`: the waker of identity `n` is to be woken between two polls.
 static DEFERRED: AtomicU64 = AtomicU64::new(0);
 
-/// Attention words: a worker with one that is not 0 leaves its run and calls [`attend`].
-static ATTENTION: [AtomicU64; MAXIMUM_WORKERS] = [const { AtomicU64::new(0) }; MAXIMUM_WORKERS];
-
 /// The page in which the kernel shows interrupts; null before the start-up code has found it.
 static PAGE: AtomicPtr<ProcessPage> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -72,9 +69,13 @@ pub(crate) fn set_page(page: &'static ProcessPage) {
     PAGE.store(core::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
 }
 
-/// Returns the attention word of a worker.
+/// Returns the attention word of a worker: while it is not 0, the worker leaves its run and calls [`attend`]. Before
+/// the process page is known there are no workers, and the word is nobody's.
 pub(crate) fn attention(worker: usize) -> &'static AtomicU64 {
-    &ATTENTION[worker % MAXIMUM_WORKERS]
+    static NOBODYS: AtomicU64 = AtomicU64::new(0);
+    // SAFETY: the page stays mapped, and every word of it is atomic.
+    let page = unsafe { PAGE.load(Ordering::Relaxed).as_ref() };
+    page.map_or(&NOBODYS, |page| &page.attention[worker % MAXIMUM_WORKERS])
 }
 
 /// Does the work that the handler has left, between two polls.

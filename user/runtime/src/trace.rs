@@ -34,7 +34,7 @@
 mod texts;
 
 use core::panic::Location;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use abi_queue::MAXIMUM_WORKERS;
 use abi_unix::trace::{Kind, MOST_RECORDS_AT_ONCE, NO_TEXT, RECORD_WORDS, Record, TextPart};
@@ -66,8 +66,6 @@ static BUFFERS: [TraceBuffer; MAXIMUM_WORKERS] = [const {
     }
 }; MAXIMUM_WORKERS];
 
-static ON: AtomicBool = AtomicBool::new(false);
-
 static TEXTS: Lock<Texts> = Lock::new(Texts::new());
 
 static TRACER: Tracer = Tracer {
@@ -80,7 +78,7 @@ static TRACER: Tracer = Tracer {
 /// Begins to record if the environment requests it. To be called before the executor has workers or coroutines.
 pub(crate) fn start() {
     if unix::start::environment().any(|variable| variable == c"COPS_TRACE=1") {
-        ON.store(true, Ordering::Relaxed);
+        crate::executor::executor().set_mark(1);
         coroutine::trace_with(&TRACER);
     }
 }
@@ -88,7 +86,8 @@ pub(crate) fn start() {
 /// Returns whether a trace is being recorded, for programs that make names or values for it.
 #[inline]
 pub fn is_on() -> bool {
-    ON.load(Ordering::Relaxed)
+    // Beside the executor's own words, since each wake asks this before it uses them.
+    crate::executor::executor().mark() != 0
 }
 
 /// A span that lasts until this is dropped. It belongs to the coroutine that has begun it, also over an `await`.
@@ -289,7 +288,7 @@ pub(crate) fn start_for_tests() -> std::sync::MutexGuard<'static, ()> {
     static TESTS: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let guard = TESTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     BUFFERS.iter().for_each(|buffer| buffer.length.store(0, Ordering::Relaxed));
-    ON.store(true, Ordering::Relaxed);
+    crate::executor::executor().set_mark(1);
     guard
 }
 
