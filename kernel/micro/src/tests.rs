@@ -1206,6 +1206,43 @@ fn a_machine_without_identifiers_flushes_where_the_address_space_changes_alone()
     assert_eq!(platform::Machine::maximum_asid(), 0);
 }
 
+/// On a machine that cannot tell spaces apart, a root whose memory becomes a root again is activated as what it was
+/// before, with the same identifier; so only the deletion can make the hart forget.
+#[test]
+fn a_root_that_is_freed_and_used_again_brings_no_translations_back_without_identifiers() {
+    use hal_api::{Flush, Machine as _, Scope};
+    let simulation = Simulation::new();
+    simulation.remove_asids();
+    let machine = Machine::new(&simulation);
+    let (untyped, space) = (machine.untyped(16), machine.first_empty());
+    let begin = || {
+        assert_eq!(machine.retype(untyped, ObjectType::PageTable, 0, space, 1).0, 0);
+        assert_eq!(machine.call(6, Invocation::AsidPoolAssign, &[], &[space]).0, 0);
+        let Capability::PageTable { table, mapping: Some(mapping) } = machine.slot(space).capability.get() else {
+            panic!("no address space")
+        };
+        objects::activate::<platform::Machine>(objects::Space::new::<platform::Machine>(table, mapping.asid));
+        assert_eq!(simulation.active(0), (table.physical() >> 12, 0));
+        (table, mapping.asid)
+    };
+    let first = begin();
+    // By its capability, and by the memory's.
+    for (invocation, slot) in [(Invocation::CNodeDelete, space), (Invocation::CNodeRevoke, untyped)] {
+        let before = simulation.flushes().len();
+        assert_eq!(machine.call(2, invocation, &[slot, 64], &[]).0, 0);
+        assert_eq!(simulation.active(0).0, platform::Machine::kernel_root_ppn(), "the hart stays in a free table");
+        let flushes = simulation.flushes().split_off(before);
+        assert!(flushes.contains(&Flush::Local(Scope::All)), "{invocation:?} leaves translations: {flushes:?}");
+        assert_eq!(machine.call(2, Invocation::CNodeRevoke, &[untyped, 64], &[]).0, 0);
+
+        let before = simulation.flushes().len();
+        assert_eq!(begin(), first, "the memory is another's");
+        let flushes = simulation.flushes().split_off(before);
+        assert!(flushes.contains(&Flush::Local(Scope::AddressSpace { asid: 0 })), "{flushes:?}");
+    }
+    machine.kernel.check();
+}
+
 /// LEFT-SPACE, on two threads of the host.
 #[cfg(feature = "smp")]
 #[test]
