@@ -35,7 +35,7 @@ const APPEND: (&str, f64) = ("fsync_append_p50", 1.1);
 
 /// Bytes of the kernel's memory for a fault that waits, and the requests of the disk in a second, so that many wait.
 const FAULT: (&str, f64) = ("blocked_fault_bytes", 512.0);
-const SLOW: u32 = 20;
+const SLOW: u32 = 10;
 
 /// Sizes of the image and of the file that is read.
 const IMAGE: u64 = 512 << 20;

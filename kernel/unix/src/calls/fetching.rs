@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 use crate::calls::call::Pause;
 use crate::calls::mapping::Kept;
+use crate::files::volume::file::MOST_AHEAD;
 use crate::observing::trace;
 use crate::process::Process;
 use crate::process::user::USER_END;
@@ -109,9 +110,14 @@ impl Fetch {
         Fetch::of(process, &space, page, None)
     }
 
-    /// Returns the work, for the coroutine of a worker.
+    /// Returns the work, for the coroutine of a worker. Few pages are asked for at once: all that a thread keeps while
+    /// it waits for a page is the place of the answer.
     pub(crate) fn into_work(self) -> Long {
-        Box::pin(self.carry_out())
+        if self.pages.end - self.pages.start > MOST_AHEAD {
+            return Box::pin(self.carry_out());
+        }
+        let asked = self.kept.ask(&self.process, self.pages);
+        Box::pin(async move { asked?.answer().await.map(|_| 0) })
     }
 
     /// Returns the pause of a worker for which pages have to be fetched.
@@ -134,8 +140,9 @@ impl Fetch {
         }
     }
 
-    async fn carry_out(self) -> Result<usize, Errno> {
-        self.kept.fetch(&self.process, self.pages).await.map(|()| 0)
+    fn carry_out(self) -> impl Future<Output = Result<usize, Errno>> + Send {
+        let Fetch { process, kept, pages } = self;
+        async move { kept.fetch(&process, pages)?.await.map(|()| 0) }
     }
 }
 

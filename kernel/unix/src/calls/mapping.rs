@@ -28,7 +28,7 @@ use crate::calls::fetching::{Watching, fetch_range};
 use crate::files::file::OpenFile;
 use crate::files::shared_memory::{FILE_NAME, SHARED_NAME};
 use crate::files::volume::file::VolumeFile;
-use crate::files::volume::{self, VolumeRequest};
+use crate::files::volume::{self, VolumeRequest, VolumeSubmission};
 use crate::files::{mounts, shared_memory};
 use crate::process::Process;
 use crate::process::accounts::{Charge, Resource, UNLIMITED, has_machine_memory};
@@ -339,7 +339,7 @@ impl Mapping {
                 let pages = first..first + (self.length / PAGE) as u64;
                 keeps.share_pages(&process, pages.clone()).await?;
                 if object.is_fetched() && (self.populates || process.rings.has_any()) {
-                    keeps.fetch(&process, pages).await?;
+                    keeps.fetch(&process, pages)?.await?;
                 }
                 ObjectUse { object, first, sharing: *sharing, keeps: Some(keeps) }
             }
@@ -404,7 +404,7 @@ impl Kept {
                 file.note_stores(process, pages, self.sharing).await;
                 return Ok(());
             }
-            return self.fetch(process, pages).await;
+            return self.fetch(process, pages)?.await;
         }
         for page in pages {
             if !self.file.object().share_page(process, page)? {
@@ -419,10 +419,22 @@ impl Kept {
     ///
     /// # Cancellation
     /// Pages that were asked for are read.
-    pub(super) async fn fetch(&self, process: &Process, pages: Range<u64>) -> Result<(), Errno> {
-        let Some(file) = self.file.as_kind::<VolumeFile>() else { return Ok(()) };
+    pub(super) fn fetch<'a>(
+        &'a self,
+        process: &'a Process,
+        pages: Range<u64>,
+    ) -> Result<impl Future<Output = Result<(), Errno>> + Send + 'a, Errno> {
+        // Others have their pages already.
+        let file = self.file.as_kind::<VolumeFile>().ok_or(Errno::EINVAL)?;
         self.pin(file.node().count_pages(pages.clone()).1)?;
-        file.bring_in(process, pages, self.sharing).await
+        Ok(file.bring_in(process, pages, self.sharing))
+    }
+
+    /// Asks for a few pages of a file of a volume, which stay as long as the mapping.
+    pub(super) fn ask(&self, process: &Process, pages: Range<u64>) -> Result<VolumeSubmission, Errno> {
+        let file = self.file.as_kind::<VolumeFile>().ok_or(Errno::EINVAL)?;
+        self.pin(file.node().count_pages(pages.clone()).1)?;
+        file.ask_for_pages(process, pages, self.sharing == Sharing::ReadWrite)
     }
 
     /// Charges so many pages more, which the mapping keeps in memory.

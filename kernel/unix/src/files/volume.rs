@@ -26,6 +26,7 @@
 //! When its mount has gone the volume does what was submitted, writes what was changed, ends files without names, and
 //! is unmounted.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -403,7 +404,8 @@ pub(crate) struct MountedVolume {
     usage: Mutex<Usage>,
     changed: Mutex<ChangedFiles>,
     /// Requests that wait until the disk has read what they need.
-    loading: Mutex<Vec<LoadingRequest>>,
+    #[expect(clippy::vec_box, reason = "a list that grows has room for twice as many, and each is large")]
+    loading: Mutex<Vec<Box<LoadingRequest>>>,
     /// Time at which changes of the volume are to last, in ticks; 0 without any.
     commit_at: AtomicU64,
     names: Mutex<KnownNames>,

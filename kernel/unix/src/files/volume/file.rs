@@ -27,7 +27,7 @@ use crate::scheduling::steps::{self, Ends};
 
 /// Number of pages that are read ahead of a reader that goes from page to page: at first, and at most.
 const LEAST_AHEAD: u64 = 8;
-const MOST_AHEAD: u64 = 64;
+pub(crate) const MOST_AHEAD: u64 = 64;
 /// Number of pieces of a mapping whose pages are found in memory between two looks for others that wait.
 const PIECES_AT_ONCE: u64 = 32;
 /// Bytes of a write that are given to the volume at once.
@@ -244,31 +244,43 @@ impl VolumeFile {
     ///
     /// # Cancellation
     /// Pages that were asked for are read.
-    pub(crate) async fn bring_in<C: Caller + Ends + Sync>(
-        &self,
-        caller: &C,
+    // The arguments of an async function would be there twice.
+    pub(crate) fn bring_in<'a, C: Caller + Ends + Sync>(
+        &'a self,
+        caller: &'a C,
         pages: Range<u64>,
         sharing: Sharing,
-    ) -> Result<(), Errno> {
-        if self.node.volume().is_of_host() {
-            // It tells the length as it is now.
-            let (node, first, stores) = (self.node.clone(), pages.start, sharing == Sharing::ReadWrite);
-            self.submit(caller, VolumeRequest::Map { node, first, count: 1, stores })?.answer().await?;
-        }
-        let end = self.node.size().div_ceil(PAGE_SIZE as u64);
-        let (mut first, stores) = (pages.start, sharing == Sharing::ReadWrite);
-        while first < pages.end.min(end) || stores && first < pages.end {
-            // There are no pages to be read behind the end.
-            let count = if first < end { MOST_AHEAD.min(pages.end - first) } else { pages.end - first };
-            if first >= end || !self.node.has_pages(first..first + count, end, stores) {
-                let request = VolumeRequest::Map { node: self.node.clone(), first, count, stores };
-                self.submit(caller, request)?.answer().await?;
-            } else if (first / MOST_AHEAD).is_multiple_of(PIECES_AT_ONCE) {
-                steps::pause(caller).await;
+    ) -> impl Future<Output = Result<(), Errno>> + Send + 'a {
+        let (mut first, last, stores) = (pages.start, pages.end, sharing == Sharing::ReadWrite);
+        async move {
+            if self.node.volume().is_of_host() {
+                // It tells the length as it is now.
+                self.ask_for_pages(caller, first..first + 1, stores)?.answer().await?;
             }
-            first += count;
+            let end = self.node.size().div_ceil(PAGE_SIZE as u64);
+            while first < last.min(end) || stores && first < last {
+                // There are no pages to be read behind the end.
+                let next = if first < end { last.min(first + MOST_AHEAD) } else { last };
+                if first >= end || !self.node.has_pages(first..next, end, stores) {
+                    self.ask_for_pages(caller, first..next, stores)?.answer().await?;
+                } else if (first / MOST_AHEAD).is_multiple_of(PIECES_AT_ONCE) {
+                    steps::pause(caller).await;
+                }
+                first = next;
+            }
+            Ok(())
         }
-        Ok(())
+    }
+
+    /// Asks for pages that are mapped, of which there are not more than are read at once.
+    pub(crate) fn ask_for_pages(
+        &self,
+        caller: &dyn Caller,
+        pages: Range<u64>,
+        stores: bool,
+    ) -> Result<VolumeSubmission, Errno> {
+        let (node, first, count) = (self.node.clone(), pages.start, pages.end - pages.start);
+        self.submit(caller, VolumeRequest::Map { node, first, count, stores })
     }
 
     /// Returns the place of the listing, exactly unless a program has chosen it.

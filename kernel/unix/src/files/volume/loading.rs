@@ -6,6 +6,7 @@
 //! to the file meanwhile can give it the bytes of another one. Without an answer to the first question, the request is
 //! done at once, and waits for the disk on the stack.
 
+use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::task::Wake;
 use alloc::vec::Vec;
@@ -32,7 +33,7 @@ const MOST_LOOKS: u8 = 16;
 const MOST_PAGES: u64 = 64;
 
 /// Pages of a disk.
-type DiskPages = SmallVec<[Range<u64>; 2]>;
+type DiskPages = SmallVec<[Range<u64>; 1]>;
 
 /// A request that waits until pages of the disk are read.
 pub(super) struct LoadingRequest {
@@ -97,7 +98,8 @@ impl<W: WaitsOnStack> Desk<'_, W> {
             return Some(job);
         }
         // There is room, and nobody else takes it.
-        self.shared.loading.lock().push(LoadingRequest { job, pages, arrival, looks: 0 });
+        let loading = Box::new(LoadingRequest { job, pages, arrival, looks: 0 });
+        self.shared.loading.lock().push(loading);
         None
     }
 
