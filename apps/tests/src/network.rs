@@ -329,6 +329,12 @@ pub async fn the_card_takes_part_in_six() -> Outcome {
     }
     let has_address = text.lines().any(|line| line.starts_with("fec00000000000005054") && line.ends_with(OF_SITE));
     check!(has_address, "{text}");
+    let groups = must!(cops::file::read_to_string("/proc/net/igmp6").await);
+    check!(groups.starts_with("1    lo              ff020000000000000000000000000001     1 00000004 0\n"), "{groups}");
+    let of_card = |group: &str| groups.contains(&alloc::format!("2    eth0            ff02000000000000000000{group} "));
+    check!(of_card("0000000001") && of_card("01ff123456"), "{groups}");
+    let groups = must!(cops::file::read_to_string("/proc/net/igmp").await);
+    check!(groups.contains("2\teth0      :     1      V3\n\t\t\t\t010000E0     1 0:00000000\t\t0\n"), "{groups}");
     // The other host answers that nothing listens there, or that it has no IPv6 itself.
     let raw = |call: SystemCall, arguments: [usize; 6]| harness::call(call, arguments);
     let stream = abi_unix::types::SOCK_STREAM as usize;

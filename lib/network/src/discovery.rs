@@ -26,7 +26,7 @@ const OPTION_MTU: u8 = 5;
 const OPTION_NAME_SERVERS: u8 = 25;
 
 /// The group of all hosts of the network.
-pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
 /// Whether the kind of an ICMPv6 message is one of neighbour discovery.
@@ -35,7 +35,7 @@ pub(crate) fn is_discovery(kind: u8) -> bool {
 }
 
 /// Returns the group to which hosts with this address belong.
-pub(crate) fn solicited_group(address: Ipv6Addr) -> Ipv6Addr {
+pub fn solicited_group(address: Ipv6Addr) -> Ipv6Addr {
     let low = u128::from(u32::from_be_bytes([0xff, address.octets()[13], address.octets()[14], address.octets()[15]]));
     Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_0000_0000 | low)
 }

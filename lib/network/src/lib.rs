@@ -70,6 +70,7 @@ pub use configuration::{
     Address, Addressing, Configuration, Counters, Interest, Lease, Limits, LocalConnections, NAME_SERVERS, Patience,
     Readiness, Received, Sent, Shutdown, SixAddress, SixAddressing,
 };
+pub use discovery::{ALL_NODES, solicited_group};
 pub use error::Error;
 pub use listing::{ListedSocket, ListedState, SocketList};
 pub use packets::{ALL_PROTOCOLS, FrameKind, FrameOrigin, MEMORY_OF_PACKETS, PacketCounts};

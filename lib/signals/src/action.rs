@@ -40,14 +40,6 @@ impl Action {
     /// The default action.
     pub const INITIAL: Action = Action { handler: Action::DEFAULT, flags: 0, mask: Set::EMPTY };
 
-    /// Returns the action of a signal before a program has chosen one: the default. Only `SIGPIPE` is ignored, which
-    /// Linux's programs get to know otherwise from the program that starts them: a pipe without readers is an error of
-    /// a call (`EPIPE`), and no reason to end.
-    pub const fn initial(signal: Signal) -> Action {
-        let is_pipe = signal.number() == Signal::PIPE.number();
-        Action { handler: if is_pipe { Action::IGNORE } else { Action::DEFAULT }, ..Action::INITIAL }
-    }
-
     /// Returns the bytes as they lie in memory.
     pub fn to_bytes(self) -> [u8; Action::SIZE] {
         let mut bytes = [0; Action::SIZE];
@@ -106,8 +98,21 @@ pub enum Disposition {
 }
 
 /// The actions of a process. Without a choice of the program they take no memory.
-#[derive(Debug, Default)]
-pub struct Actions(Vec<Action>);
+#[derive(Debug)]
+pub struct Actions {
+    chosen: Vec<Action>,
+    /// That of `SIGPIPE` before the program has chosen one; all others are defaults then.
+    pipe: BrokenPipe,
+}
+
+/// Effect of `SIGPIPE` on a program that has not chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokenPipe {
+    /// A pipe without readers is an error of a call (`EPIPE`), and no reason to end.
+    FailsTheCall,
+    /// The program ends, as on Linux.
+    EndsTheProgram,
+}
 
 /// There was no memory for the actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,13 +123,24 @@ impl Actions {
     pub const MEMORY: usize = 64 * size_of::<Action>();
 
     /// Makes the actions of a program that begins.
-    pub const fn new() -> Actions {
-        Actions(Vec::new())
+    pub const fn new(pipe: BrokenPipe) -> Actions {
+        Actions { chosen: Vec::new(), pipe }
+    }
+
+    /// Changes what `SIGPIPE` does before the program has chosen.
+    pub fn begin_with(&mut self, pipe: BrokenPipe) {
+        self.pipe = pipe;
+    }
+
+    /// Returns the action of a signal before the program has chosen one.
+    fn initial(&self, signal: Signal) -> Action {
+        let is_ignored = signal.number() == Signal::PIPE.number() && self.pipe == BrokenPipe::FailsTheCall;
+        Action { handler: if is_ignored { Action::IGNORE } else { Action::DEFAULT }, ..Action::INITIAL }
     }
 
     /// Returns the program's choice for a signal.
     pub fn get(&self, signal: Signal) -> Action {
-        self.0.get(usize::from(signal.number()) - 1).copied().unwrap_or(Action::initial(signal))
+        self.chosen.get(usize::from(signal.number()) - 1).copied().unwrap_or(self.initial(signal))
     }
 
     /// Sets the program's choice for a signal.
@@ -132,15 +148,16 @@ impl Actions {
     /// # Errors
     /// There is no memory; nothing has changed.
     pub fn set(&mut self, signal: Signal, action: Action) -> Result<(), OutOfMemory> {
-        if self.0.is_empty() {
-            if action == Action::initial(signal) {
+        if self.chosen.is_empty() {
+            if action == self.initial(signal) {
                 return Ok(());
             }
-            self.0.try_reserve_exact(64).map_err(|_| OutOfMemory)?;
-            self.0.resize(64, Action::INITIAL);
-            self.0[usize::from(Signal::PIPE.number()) - 1] = Action::initial(Signal::PIPE);
+            let of_pipe = self.initial(Signal::PIPE);
+            self.chosen.try_reserve_exact(64).map_err(|_| OutOfMemory)?;
+            self.chosen.resize(64, Action::INITIAL);
+            self.chosen[usize::from(Signal::PIPE.number()) - 1] = of_pipe;
         }
-        self.0[usize::from(signal.number()) - 1] = action;
+        self.chosen[usize::from(signal.number()) - 1] = action;
         Ok(())
     }
 
@@ -150,19 +167,19 @@ impl Actions {
     /// There is no memory.
     pub fn copy(&self) -> Result<Actions, OutOfMemory> {
         let mut copy = Vec::new();
-        copy.try_reserve_exact(self.0.len()).map_err(|_| OutOfMemory)?;
-        copy.extend_from_slice(&self.0);
-        Ok(Actions(copy))
+        copy.try_reserve_exact(self.chosen.len()).map_err(|_| OutOfMemory)?;
+        copy.extend_from_slice(&self.chosen);
+        Ok(Actions { chosen: copy, pipe: self.pipe })
     }
 
     /// Returns whether the program has a handler.
     pub fn has_handlers(&self) -> bool {
-        self.0.iter().any(|action| !matches!(action.handler, Action::DEFAULT | Action::IGNORE))
+        self.chosen.iter().any(|action| !matches!(action.handler, Action::DEFAULT | Action::IGNORE))
     }
 
     /// Gives every caught signal its default again, for another program; ignored ones stay ignored (execve(2)).
     pub fn forget_handlers(&mut self) {
-        for action in &mut self.0 {
+        for action in &mut self.chosen {
             let handler = if action.handler == Action::IGNORE { Action::IGNORE } else { Action::DEFAULT };
             *action = Action { handler, ..Action::INITIAL };
         }
@@ -184,7 +201,7 @@ impl Actions {
         if let Disposition::Handle(action) = disposition
             && action.has(action_flag::RESETHAND)
         {
-            self.0[usize::from(signal.number()) - 1].handler = Action::DEFAULT;
+            self.chosen[usize::from(signal.number()) - 1].handler = Action::DEFAULT;
         }
         disposition
     }

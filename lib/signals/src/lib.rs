@@ -19,7 +19,7 @@ mod information;
 mod pending;
 mod set;
 
-pub use action::{Action, Actions, DefaultAction, Disposition, action_flag};
+pub use action::{Action, Actions, BrokenPipe, DefaultAction, Disposition, action_flag};
 pub use information::{Details, Information, code};
 pub use pending::{Full, Pending};
 pub use set::{Set, Signal};

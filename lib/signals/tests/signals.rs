@@ -4,7 +4,8 @@ use hal_api::UserContext;
 use proptest::prelude::*;
 use signals::frame::{self, Stack};
 use signals::{
-    Action, Actions, DefaultAction, Details, Disposition, Information, Pending, Set, Signal, action_flag, code,
+    Action, Actions, BrokenPipe, DefaultAction, Details, Disposition, Information, Pending, Set, Signal, action_flag,
+    code,
 };
 
 fn signal(number: u32) -> Signal {
@@ -61,7 +62,7 @@ fn defaults_are_linuxs() {
 
 #[test]
 fn actions_are_kept_and_forgotten() {
-    let mut actions = Actions::new();
+    let mut actions = Actions::new(BrokenPipe::FailsTheCall);
     let handler = Action { handler: 0x1000, flags: action_flag::RESTART, mask: Set::of(&[Signal::HUP]) };
     assert_eq!(actions.get(Signal::TERM), Action::INITIAL);
     assert_eq!(actions.disposition(Signal::TERM), Disposition::Default(DefaultAction::End));
@@ -80,7 +81,7 @@ fn actions_are_kept_and_forgotten() {
 
 #[test]
 fn handlers_are_reset_when_they_ask_for_it() {
-    let mut actions = Actions::new();
+    let mut actions = Actions::new(BrokenPipe::FailsTheCall);
     let once = Action { handler: 0x1000, flags: action_flag::RESETHAND, mask: Set::EMPTY };
     actions.set(Signal::USR1, once).unwrap();
     actions.set(Signal::USR2, Action { flags: 0, ..once }).unwrap();
@@ -235,7 +236,7 @@ proptest! {
 /// stays for a copy.
 #[test]
 fn broken_pipes_are_ignored_before_a_program_chooses() {
-    let mut actions = Actions::new();
+    let mut actions = Actions::new(BrokenPipe::FailsTheCall);
     assert_eq!(actions.disposition(Signal::PIPE), Disposition::Ignore);
     assert_eq!(actions.disposition(Signal::TERM), Disposition::Default(DefaultAction::End));
     actions.set(Signal::TERM, Action { handler: Action::IGNORE, ..Action::INITIAL }).unwrap();
@@ -246,6 +247,22 @@ fn broken_pipes_are_ignored_before_a_program_chooses() {
     copy.forget_handlers();
     assert_eq!(copy.disposition(Signal::PIPE), Disposition::Default(DefaultAction::End));
     assert_eq!(copy.disposition(Signal::TERM), Disposition::Ignore);
+}
+
+/// As on Linux: a program that has chosen nothing ends by it, and so do its copies and the programs that follow it.
+#[test]
+fn broken_pipes_end_programs_that_begin_so() {
+    let mut actions = Actions::new(BrokenPipe::FailsTheCall);
+    actions.begin_with(BrokenPipe::EndsTheProgram);
+    let ends = Disposition::Default(DefaultAction::End);
+    assert_eq!((actions.get(Signal::PIPE), actions.disposition(Signal::PIPE)), (Action::INITIAL, ends));
+    let mut copy = actions.copy().unwrap();
+    copy.forget_handlers();
+    assert_eq!(copy.disposition(Signal::PIPE), ends);
+    copy.set(Signal::TERM, Action { handler: Action::IGNORE, ..Action::INITIAL }).unwrap();
+    assert_eq!(copy.disposition(Signal::PIPE), ends);
+    actions.set(Signal::PIPE, Action { handler: Action::IGNORE, ..Action::INITIAL }).unwrap();
+    assert_eq!(actions.disposition(Signal::PIPE), Disposition::Ignore);
 }
 
 #[test]

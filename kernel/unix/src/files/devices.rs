@@ -42,7 +42,7 @@ pub(crate) fn kind_of(
         None => Box::new(Stored::new(file, mount)?),
         Some(NULL) => Box::new(Null(file.access())),
         Some(ZERO) => Box::new(Zero(file.access())),
-        Some(RANDOM) => Box::new(Random),
+        Some(RANDOM) => Box::new(Random(file.access())),
         // It becomes no session's terminal by being opened, as on Linux.
         Some(CONSOLE) => Box::new(TerminalFile::new(console::terminal().clone(), Some(place_of(file, mount)))?),
         Some(TTY) => {
@@ -74,7 +74,7 @@ struct Null(Access);
 struct Zero(Access);
 
 /// `/dev/random` and `/dev/urandom`: random bytes.
-struct Random;
+struct Random(Access);
 
 /// Swallows a buffer.
 fn swallow(buffer: UserBuffer, done: &mut usize) -> Attempt {
@@ -178,6 +178,15 @@ impl FileOperations for Random {
         Ok(event::IN | event::RDNORM | event::OUT | event::WRNORM)
     }
 
+    fn poll_read_at(&self, caller: &dyn Caller, buffer: UserBuffer, _: u64, waker: Option<&Waker>) -> Attempt {
+        require_other_than(self.0, Access::Write)?;
+        random::read(caller, buffer, waker)
+    }
+
+    fn write_at(&self, _: &dyn Caller, buffer: UserBuffer, _: u64) -> Result<usize, Errno> {
+        require_other_than(self.0, Access::Read).map(|()| buffer.len())
+    }
+
     fn forget_reader(&self, waker: &Waker) {
         random::forget(waker);
     }
@@ -219,7 +228,10 @@ mod tests {
             assert_eq!(program.call(SystemCall::ReadAt, [reads, place, 39_999, 5]), Ok(39_999));
             assert_eq!((program.read(place, 39_999), program.read(place + 39_999, 1)), (vec![0; 39_999], vec![7]));
             assert_eq!(program.call(SystemCall::ReadAt, [null, place, 10, 5]), Ok(0));
+            assert_eq!(program.call(SystemCall::ReadAt, [random, place, 100, usize::MAX >> 1]), Ok(100));
+            assert_ne!(program.read(place, 100), vec![0; 100]);
             for (file, call, expected) in [
+                (random, SystemCall::WriteAt, Ok(10)),
                 (null, SystemCall::WriteAt, Ok(10)),
                 (writes, SystemCall::WriteAt, Ok(10)),
                 (reads, SystemCall::WriteAt, Err(Errno::EBADF)),

@@ -1,5 +1,5 @@
 //! The source of the machine's addresses, and what the network tells about itself: the boot words `ip=`,
-//! `ipv6.disable=` and `ipv6.autoconf=`, `/proc/net/pnp` and `/proc/net/if_inet6`.
+//! `ipv6.disable=` and `ipv6.autoconf=`, `/proc/net/pnp`, and the files there about addresses and groups.
 //!
 //! The word has the form of Linux's (its documentation, `nfsroot`): `ip=dhcp`, `ip=off`, or fields between colons, of
 //! which these count: `ip=ADDRESS:SERVER:ROUTER:NETMASK:NAME:DEVICE:METHOD:NAMESERVER:NAMESERVER`. Without the word a
@@ -10,7 +10,7 @@ use core::fmt::Write;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use heapless::Vec as FixedVec;
-use network::{Address, Addressing, Lease, NAME_SERVERS, SixAddress, SixAddressing};
+use network::{ALL_NODES, Address, Addressing, Lease, NAME_SERVERS, SixAddress, SixAddressing, solicited_group};
 use platform::println;
 use spin::Once;
 
@@ -166,6 +166,44 @@ pub(crate) fn addresses_of_six() -> String {
     for own in &addresses {
         line(own.address, CARD, own.prefix, flags_of(own), "eth0");
     }
+    text
+}
+
+/// Makes the contents of `/proc/net/igmp`: the groups of IPv4, of which an interface has that of all hosts alone.
+pub(crate) fn groups_of_four() -> String {
+    // The group's bytes lie in memory in their order, and are told as a number of this machine.
+    let group = u32::from_le_bytes(Ipv4Addr::new(224, 0, 0, 1).octets());
+    let mut text = String::from("Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n");
+    for (interface, name) in [(LOOPBACK, "lo"), (CARD, "eth0")] {
+        // A string takes everything.
+        let _ = writeln!(text, "{interface}\t{name:<10}:     1      V3");
+        let _ = writeln!(text, "\t\t\t\t{group:08X}     1 0:00000000\t\t0");
+    }
+    text
+}
+
+/// Makes the contents of `/proc/net/igmp6`: the groups of IPv6, which are those of all hosts and of the own addresses.
+pub(crate) fn groups_of_six() -> String {
+    let mut groups: FixedVec<(Ipv6Addr, u32), MOST_ADDRESSES> = FixedVec::new();
+    if let Some(stack) = STACK.lock().as_ref() {
+        for own in stack.six_addresses() {
+            let group = solicited_group(own.address);
+            match groups.iter_mut().find(|(known, _)| *known == group) {
+                Some((_, users)) => *users += 1,
+                // Without room it is left out.
+                None => drop(groups.push((group, 1))),
+            }
+        }
+    }
+    let mut text = String::new();
+    let mut line = |interface: u32, name: &str, group: Ipv6Addr, users: u32| {
+        let _ = writeln!(text, "{interface:<4} {name:<15} {:032x} {users:>5} 00000004 0", group.to_bits());
+    };
+    line(LOOPBACK, "lo", ALL_NODES, 1);
+    for (group, users) in groups {
+        line(CARD, "eth0", group, users);
+    }
+    line(CARD, "eth0", ALL_NODES, 1);
     text
 }
 

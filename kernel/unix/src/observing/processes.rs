@@ -131,6 +131,8 @@ static LINES: &[Line] = &[
     line("udp", NETWORK, Contents::Text(|cursor| Ok(listing::UDP.line(cursor)))),
     line("udp6", NETWORK, Contents::Text(|cursor| Ok(listing::UDP6.line(cursor)))),
     line("if_inet6", NETWORK, Contents::Text(|_| whole(addressing::addresses_of_six()))),
+    line("igmp", NETWORK, Contents::Text(|_| whole(addressing::groups_of_four()))),
+    line("igmp6", NETWORK, Contents::Text(|_| whole(addressing::groups_of_six()))),
     line("shm", SEGMENTS, Contents::Text(segment)),
     line("uuid", RANDOM, Contents::Text(|_| whole(new_identity()))),
     line("boot_id", RANDOM, Contents::Text(|_| whole(BOOT.call_once(new_identity).clone()))),

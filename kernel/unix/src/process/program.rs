@@ -794,6 +794,10 @@ impl Plan {
         let id = process.id;
         process.set_name(name);
         *process.executable.lock() = Some(self.program.content.running().clone());
+        // COPS's programs have none, and expect `EPIPE`.
+        if self.linker.is_some() {
+            process.signals.begin_as_on_linux();
+        }
         let creator = above.as_ref().and_then(|above| above.worker(0));
         if let Some(above) = above {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -1178,6 +1182,30 @@ mod tests {
             });
             let child = child.unwrap();
             assert_eq!(program.wait_for(child), Ok((child, 0)));
+            remove(program, &[linker, path]);
+        });
+    }
+
+    /// As programs of Linux expect it; they are the ones with dynamic linkers.
+    #[test]
+    fn broken_pipes_end_dynamic_programs() {
+        run(|program| {
+            let arguments = list(program, &[b"x\0"]);
+            let mut linker = dynamic(b"/bin/missing\0");
+            linker[16] = 3;
+            let linker = file(program, b"/tmp/linker\0", &linker);
+            let path = file(program, b"/tmp/dynamic\0", &dynamic(b"/tmp/linker\0"));
+            let writes = |program: &mut Program| {
+                let (reader, writer) = program.pipe(0);
+                program.close(reader).unwrap();
+                assert_eq!(program.write_to(writer, b"x"), Err(Errno::EPIPE));
+            };
+            for (path, status) in
+                [(path, u32::from(::signals::Signal::PIPE.number())), (program.store(crate::testing::PATH), 0)]
+            {
+                let child = program.spawn_with(path, arguments, 0, writes).unwrap();
+                assert_eq!(program.wait_for(child), Ok((child, status)));
+            }
             remove(program, &[linker, path]);
         });
     }

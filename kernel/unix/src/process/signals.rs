@@ -9,7 +9,8 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ::signals::frame::Stack;
 use ::signals::{
-    Action, Actions, DefaultAction, Details, Disposition, Full, Information, Pending, Set, Signal, action_flag,
+    Action, Actions, BrokenPipe, DefaultAction, Details, Disposition, Full, Information, Pending, Set, Signal,
+    action_flag,
 };
 use abi_unix::Errno;
 use spin::{Mutex, MutexGuard};
@@ -192,7 +193,7 @@ impl Signals {
     /// Creates the signals of a process that begins.
     pub(crate) const fn new() -> Signals {
         let state = SignalState {
-            actions: Actions::new(),
+            actions: Actions::new(BrokenPipe::FailsTheCall),
             pending: Pending::new(),
             search: Search::NONE,
             queued: 0,
@@ -250,6 +251,11 @@ impl Signals {
         state.prepare(account)?;
         state.actions = copy;
         Ok(())
+    }
+
+    /// Prepares for a program that expects Linux's actions.
+    pub(super) fn begin_as_on_linux(&self) {
+        self.state.lock().actions.begin_with(BrokenPipe::EndsTheProgram);
     }
 
     /// Prepares for another program: no handlers, and no stacks for them. Pending signals stay.
