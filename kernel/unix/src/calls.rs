@@ -52,7 +52,7 @@ use crate::asynchronous::operation::{self, Operation};
 use crate::asynchronous::submission::{HeldCall, Submission};
 use crate::calls::call::{ArgumentSource, Call, Decoded, Decoding, Outcome, Pause};
 use crate::calls::identities::Of;
-use crate::observing::counters;
+use crate::observing::{call_log, counters};
 use crate::process::worker::{PagesOf, Worker};
 
 /// Handles the system call in these registers.
@@ -64,6 +64,7 @@ pub(crate) fn dispatch(worker: &Arc<Worker>, context: &mut UserContext) -> Outco
     counters::count(Counter::SystemCalls);
     let register = context.call_number() as usize;
     let Some(number) = SystemCall::from_number(register & !FLAGS) else {
+        call_log::is_unknown(register & !FLAGS);
         return Outcome::Done(errno::encode(Err(Errno::ENOSYS)));
     };
     match begin(worker, number, ArgumentSource::Registers(&mut *context)) {

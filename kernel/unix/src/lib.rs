@@ -47,7 +47,7 @@ use crate::files::tree::{self, DeviceTree};
 use crate::files::{cleaning, console, remains, root};
 use crate::machine::{boot_option, shut_down, split_line, words};
 use crate::network::stack;
-use crate::observing::{counters, latency, positions, processes, standstill, trace};
+use crate::observing::{call_log, counters, latency, positions, processes, standstill, trace};
 use crate::process::{accounts, authority, core_file, oom_killer, program, shared, table};
 use crate::scheduling::{deferred_wakes, executor, payers, standing, stretch};
 
@@ -126,6 +126,7 @@ fn prepare(platform: &'static Platform, parts: Parts) -> Result<(), &'static str
     deferred_wakes::start();
     shared::start(parts.image, platform.timebase_frequency, time::epoch_ns(), platform.hart_ids.len() as u64)
         .map_err(|_| "there is no memory for the shared pages")?;
+    call_log::start(boot_option(platform.arguments, "calls"));
     core_file::name::start(boot_option(platform.arguments, "core"));
     time::choose_slice(boot_option(platform.arguments, "slice"));
     scheduling::start(|name| boot_option(platform.arguments, name))?;

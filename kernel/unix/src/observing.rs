@@ -1,5 +1,6 @@
 //! Views of the kernel from outside: counters, traces, latencies, snapshots, and lines on the console.
 
+pub(crate) mod call_log;
 pub(crate) mod callers;
 pub(crate) mod counters;
 pub(crate) mod latency;

@@ -107,6 +107,7 @@ use crate::files::mounts::Place;
 use crate::files::semaphores::Debts;
 use crate::files::tree::RunningFile;
 use crate::models::Model;
+use crate::observing::call_log::Watched;
 use crate::observing::{counters, report};
 use crate::process::accounts::{Account, Charge, MAXIMUM_CALLS, Resource};
 use crate::process::barriers::Barriers;
@@ -353,6 +354,8 @@ pub(crate) struct Process {
     pub shares: Arc<crate::network::shares::Shares>,
     /// The carriers of its calls: coroutines, or a model for comparison.
     pub model: Model,
+    /// Whether its calls are printed.
+    pub watched: Watched,
     /// Number of lines about it that found no room on the console.
     pub lines: report::Lines,
     /// Bits of a [`Condition`], for all its workers.
@@ -514,6 +517,7 @@ impl Process {
             name: [const { AtomicU64::new(0) }; 2],
             shares: crate::network::shares::Shares::new(account.clone()),
             model: Model::default(),
+            watched: Watched::default(),
             lines: report::Lines::of(id),
             condition: AtomicU8::new(0),
             all_are_called: AtomicBool::new(false),

@@ -28,7 +28,7 @@ use crate::files::local_socket::names;
 use crate::files::mounts::{self, Place};
 use crate::files::{pipe, segments, tree};
 use crate::network::{addressing, listing};
-use crate::observing::counters;
+use crate::observing::{call_log, counters};
 use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
 use crate::process::worker::Worker;
 use crate::process::{Process, authority, core_file, table, thread};
@@ -58,8 +58,8 @@ enum Contents {
     TextOf(fn(&Arc<Process>, u64) -> Made),
     /// A setting of the machine: its value, and how to set it.
     Setting(fn() -> String, fn(&[u8]) -> Result<(), Errno>),
-    /// A setting of a process.
-    SettingOf(fn(&Process) -> String, fn(&Process, &[u8]) -> Result<(), Errno>),
+    /// A setting of a process, and what it takes to set it beside the right to inspect the process.
+    SettingOf(fn(&Process) -> String, fn(&Process, &[u8]) -> Result<(), Errno>, Option<Act>),
     /// That of a worker or thread.
     TextOfThread(fn(&Worker) -> Made),
 }
@@ -117,6 +117,7 @@ static LINES: &[Line] = &[
     line("loadavg", 0, Contents::Text(loads)),
     line("stat", 0, Contents::Text(statistics)),
     line("version", 0, Contents::Text(version)),
+    line("unknown_calls", 0, Contents::Text(unknown_call)),
     line("vmstat", 0, Contents::Text(memory_statistics)),
     line("core_pattern", KERNEL, Contents::Setting(core_pattern, core_file::name::set_pattern)),
     line("hostname", KERNEL, Contents::Text(|_| field(1))),
@@ -148,7 +149,8 @@ static LINES: &[Line] = &[
     line("comm", THREAD, Contents::TextOfThread(|thread| whole(format!("{}\n", short_name(thread.name()))))),
     private("environ", PROCESS, Contents::TextOf(environment)),
     private("maps", PROCESS, Contents::TextOf(regions)),
-    private("coredump_filter", PROCESS, Contents::SettingOf(dump_filter, set_dump_filter)),
+    private("coredump_filter", PROCESS, Contents::SettingOf(dump_filter, set_dump_filter, None)),
+    private("calls", PROCESS, Contents::SettingOf(watched, set_watched, Some(Act::Log))),
     line("mounts", PROCESS, Contents::TextOf(|_, cursor| mount(cursor, false))),
     line("mountinfo", PROCESS, Contents::TextOf(|_, cursor| mount(cursor, true))),
     private("cwd", PROCESS, Contents::PlaceOf(|process| Ok(process.directory.lock().clone()))),
@@ -355,14 +357,13 @@ impl Source for Processes {
     fn set(&self, entry: Entry, caller: u32, opener: &Opener, bytes: &[u8]) -> Result<(), Errno> {
         match line_of(entry).contents {
             Contents::Setting(_, set) => {
-                let caller = table::find(caller).ok_or(Errno::EPERM)?;
-                authority::permit(&caller, Act::NameCores)?;
-                if !opener.rights.effective.has(Act::NameCores.capability()) {
-                    return Err(Errno::EPERM);
-                }
+                permit_setting(Act::NameCores, caller, opener)?;
                 set(bytes)
             }
-            Contents::SettingOf(_, set) => set(&*process_of(entry)?, bytes),
+            Contents::SettingOf(_, set, act) => {
+                act.map_or(Ok(()), |act| permit_setting(act, caller, opener))?;
+                set(&*process_of(entry)?, bytes)
+            }
             _ => Err(Errno::EINVAL),
         }
     }
@@ -372,11 +373,18 @@ impl Source for Processes {
             Contents::Text(make) => make(cursor),
             Contents::TextOf(make) => make(&process_of(entry)?, cursor),
             Contents::Setting(value, _) => whole(value()),
-            Contents::SettingOf(value, _) => whole(value(&*process_of(entry)?)),
+            Contents::SettingOf(value, ..) => whole(value(&*process_of(entry)?)),
             Contents::TextOfThread(make) => make(&*thread::living(&*process_of(entry)?, entry.number as usize)?),
             _ => Err(Errno::EINVAL),
         }
     }
+}
+
+/// Fails with `EPERM` unless the caller may do this, and the opener of the file might.
+fn permit_setting(act: Act, caller: u32, opener: &Opener) -> Result<(), Errno> {
+    let caller = table::find(caller).ok_or(Errno::EPERM)?;
+    authority::permit(&caller, act)?;
+    if opener.rights.effective.has(act.capability()) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// Returns the open file of a descriptor.
@@ -472,6 +480,14 @@ fn segment(cursor: u64) -> Made {
         0
     );
     Ok((line.into_bytes(), Some(u64::from(id) + 1)))
+}
+
+/// Makes the line of the next call that programs have made and that is missing.
+fn unknown_call(cursor: u64) -> Made {
+    let next = call_log::next_unknown(cursor as usize);
+    Ok(next.map_or((Vec::new(), None), |(number, count)| {
+        (format!("{number} {count}\n").into_bytes(), Some(number as u64 + 1))
+    }))
 }
 
 fn local_sockets(cursor: u64) -> Made {
@@ -696,6 +712,19 @@ fn set_dump_filter(process: &Process, bytes: &[u8]) -> Result<(), Errno> {
         None => text.parse(),
     };
     process.dump.set_filter(bits.map_err(|_| Errno::EINVAL)?);
+    Ok(())
+}
+
+fn watched(process: &Process) -> String {
+    format!("{}\n", u8::from(process.watched.is_on()))
+}
+
+fn set_watched(process: &Process, bytes: &[u8]) -> Result<(), Errno> {
+    match bytes.trim_ascii() {
+        b"0" => process.watched.set(false),
+        b"1" => process.watched.set(true),
+        _ => return Err(Errno::EINVAL),
+    }
     Ok(())
 }
 
@@ -1140,6 +1169,41 @@ mod tests {
                 program.wait_for(process).unwrap();
             }
             assert_eq!(program.read_from(maps, 10), Err(Errno::ESRCH));
+        });
+    }
+
+    #[test]
+    fn calls_are_watched_for_those_that_may_write_to_the_log() {
+        run(|program| {
+            let before = open(program, "/proc/self/calls", how::RDWR).unwrap();
+            assert_eq!(program.write_to(before, b"1"), Err(Errno::EPERM));
+            let first = table::find(FIRST).unwrap();
+            let capability = Held::of(CapabilitySet::only(Act::Log.capability()));
+            authority::give(&first, &program.process(), capability).unwrap();
+            assert_eq!(program.write_to(before, b"1"), Err(Errno::EPERM), "it was opened without the right");
+            let setting = open(program, "/proc/self/calls", how::RDWR).unwrap();
+            assert_eq!(program.write_to(setting, b"2"), Err(Errno::EINVAL));
+            assert_eq!(program.write_to(setting, b"1\n"), Ok(2));
+            assert!(program.process().watched.is_on());
+            assert_eq!(read(program, "/proc/self/calls"), "1\n");
+            let setting = open(program, "/proc/self/calls", how::WRONLY).unwrap();
+            assert_eq!(program.write_to(setting, b"0"), Ok(1));
+            assert_eq!(read(program, "/proc/self/calls"), "0\n");
+        });
+    }
+
+    #[test]
+    fn missing_calls_are_counted() {
+        run(|program| {
+            let count = |program: &mut Program| {
+                let text = read(program, "/proc/unknown_calls");
+                text.lines().find_map(|line| line.strip_prefix("299 ")?.parse().ok()).unwrap_or(0u32)
+            };
+            let before = count(program);
+            for number in [299, 299, 0xffff] {
+                assert_eq!(program.call_number(number, []), Err(Errno::ENOSYS));
+            }
+            assert_eq!(count(program), before + 2);
         });
     }
 

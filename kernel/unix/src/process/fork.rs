@@ -194,6 +194,7 @@ fn begin(parent: &Arc<Worker>, copied: Copied, parts: CopiedParts) -> Result<Arc
     child.no_new_rights.store(process.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
     child.keeps_capabilities.store(process.keeps_capabilities.load(Ordering::Relaxed), Ordering::Relaxed);
     child.barriers.inherit(&process.barriers);
+    child.watched.set_as(&process.watched);
     child.set_no_terminal(process.has_no_terminal());
     child.set_class_and_nice(|_| Ok(process.class_and_nice().of_a_child()))?;
     let descriptor = match copied.words.flags & flag::PIDFD {

@@ -34,6 +34,7 @@ use crate::files::descriptor::Descriptors;
 use crate::files::file::{self, OpenFile};
 use crate::files::mounts::{self, Halt, Path, Place};
 use crate::files::tree::Content;
+use crate::observing::call_log;
 use crate::process::accounts::{Account, Charge, Resource, has_machine_memory};
 use crate::process::archived_text::ArchivedText;
 use crate::process::beginnings::Beginning;
@@ -749,6 +750,7 @@ impl Plan {
         process.beginnings.clear().await;
         process.forget_completions().await;
         process.set_name(crate::observing::trace::short_name(&self.path));
+        call_log::begins(process);
         process.note_execution();
         process.keeps_capabilities.store(false, Ordering::Relaxed);
         self.change_identity(process, identity);
@@ -793,6 +795,7 @@ impl Plan {
         process.set_class_and_nice(|_| Ok(rank))?;
         let id = process.id;
         process.set_name(name);
+        call_log::begins(&process);
         *process.executable.lock() = Some(self.program.content.running().clone());
         // COPS's programs have none, and expect `EPIPE`.
         if self.linker.is_some() {
@@ -803,6 +806,7 @@ impl Plan {
             process.creation_mask.store(above.creation_mask.load(Ordering::Relaxed), Ordering::Relaxed);
             process.no_new_rights.store(above.no_new_rights.load(Ordering::Relaxed), Ordering::Relaxed);
             process.set_no_terminal(above.has_no_terminal());
+            process.watched.set_as(&above.watched);
         }
         let inherit = |worker: &Worker| creator.iter().for_each(|creator| worker.inherit_settings(creator));
         if let Err(error) = switching::start_worker(&process, Box::new(context), inherit) {

@@ -39,6 +39,7 @@ use platform::{Machine, println};
 use spin::MutexGuard;
 
 use crate::files::remains::{Remain, leave};
+use crate::observing::call_log;
 use crate::observing::callers::{self, Occupation};
 use crate::process::exit_status::Ending;
 use crate::process::shared;
@@ -432,6 +433,7 @@ pub(crate) fn ends_call(worker: &Worker, context: &mut UserContext, restart: Res
     // Looked at again before user mode.
     worker.set_attention(Attention::SIGNAL);
     if again {
+        call_log::is_made_again(worker, context);
         context.pc = context.pc.wrapping_sub(4);
     } else if let Restart::Sleep { deadline } = restart {
         tell_rest_of_sleep(&worker.process, context, deadline);
@@ -474,6 +476,8 @@ pub(crate) enum Attended {
 #[inline(never)]
 pub(crate) fn attend(worker: &Worker, context: &mut UserContext) -> Attended {
     let process = &worker.process;
+    // Before its registers become those of a handler.
+    call_log::returns(worker, context);
     if worker.take_position_request() {
         callers::print_position(worker, context, Occupation::Run);
     }

@@ -18,7 +18,7 @@ use crate::asynchronous::user_interrupts::{self, back_end};
 use crate::calls;
 use crate::calls::call::{Outcome, Pause};
 use crate::calls::fetching::Fetch;
-use crate::observing::{callers, counters, trace};
+use crate::observing::{call_log, callers, counters, trace};
 use crate::process::signal_delivery::Attended;
 use crate::process::worker::{PagesOf, Worker};
 use crate::process::{self, program, shared, signal_delivery};
@@ -110,8 +110,7 @@ impl<'a> Visit<'a> {
             }
             process.post_waiting_completions();
             if stretch::returns_are_watched() {
-                shared::publish(standing::claims_worth(executor::waiting()));
-                stretch::looked();
+                watch_return(worker, context);
             }
             let trap = entered.run(context);
             if trace::traps_are_watched() && watch_trap(worker, trap, context) == Watched::WaitsForPages {
@@ -339,6 +338,14 @@ enum Watched {
 }
 
 #[cold]
+#[inline(never)]
+fn watch_return(worker: &Worker, context: &UserContext) {
+    shared::publish(standing::claims_worth(executor::waiting()));
+    stretch::looked();
+    call_log::returns(worker, context);
+}
+
+#[cold]
 fn watch_trap(worker: &Worker, trap: Trap, context: &mut UserContext) -> Watched {
     let call = context.call_number() & abi_unix::call::NUMBER_MASK as u64;
     stretch::trapped(if trap == Trap::SystemCall { Some(call as usize) } else { None });
@@ -352,6 +359,9 @@ fn watch_trap(worker: &Worker, trap: Trap, context: &mut UserContext) -> Watched
         context.pc = context.pc.wrapping_sub(4);
         worker.has_to_fetch(PagesOf::NextCall);
         return Watched::WaitsForPages;
+    }
+    if trap == Trap::SystemCall {
+        call_log::trapped(worker, context);
     }
     Watched::GoesOn
 }

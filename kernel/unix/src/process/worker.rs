@@ -20,6 +20,7 @@ use platform::Machine;
 use spin::Mutex;
 
 use crate::asynchronous::user_interrupts::{self, InterruptLine, back_end};
+use crate::observing::call_log::{self, OpenCall};
 use crate::observing::counters;
 use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::signals::{self, Interruption, OwnSignals};
@@ -121,6 +122,8 @@ pub(crate) struct Worker {
     /// User address of the head of its list of robust locks (unvalidated); 0 for none.
     robust_list: AtomicUsize,
     slack: TimerSlack,
+    /// The call that it has made, if its process is watched.
+    pub open_call: OpenCall,
     /// The harts that it has chosen, a bit each, which is told and changes nothing.
     affinity: AtomicU8,
     time: Time,
@@ -312,6 +315,7 @@ impl Worker {
             end_word: AtomicUsize::new(0),
             robust_list: AtomicUsize::new(0),
             slack: TimerSlack::default(),
+            open_call: OpenCall::default(),
             affinity: AtomicU8::new(u8::MAX),
             time: Time::default(),
         }
@@ -623,6 +627,7 @@ impl Worker {
         self.index.store(0, Ordering::Relaxed);
         self.set_end_word(0);
         self.set_robust_list(0);
+        call_log::is_forgotten(self);
         self.signals.start_afresh();
         self.line.reset();
     }
