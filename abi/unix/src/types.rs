@@ -96,19 +96,22 @@ pub mod usage {
     /// Unit of `struct tms` (`_SC_CLK_TCK` a second).
     pub const NS_IN_A_TICK: u64 = 10_000_000;
 
-    /// Returns a `struct rusage` with this processor time as the program's own, and zeros.
-    pub fn of_time(ns: u64) -> [u8; 144] {
+    /// Returns a `struct rusage` with this processor time of the program and of the kernel for it, and zeros.
+    pub fn of_time(ns: [u64; 2]) -> [u8; 144] {
         let mut bytes = [0; 144];
-        bytes[..8].copy_from_slice(&(ns / 1_000_000_000).to_le_bytes());
-        bytes[8..16].copy_from_slice(&(ns % 1_000_000_000 / 1000).to_le_bytes());
+        for (place, ns) in bytes.chunks_exact_mut(16).zip(ns) {
+            place[..8].copy_from_slice(&(ns / 1_000_000_000).to_le_bytes());
+            place[8..].copy_from_slice(&(ns % 1_000_000_000 / 1000).to_le_bytes());
+        }
         bytes
     }
 
-    /// Returns a `struct tms`: the process's own time, its children's.
-    pub fn times(own_ns: u64, children_ns: u64) -> [u8; 32] {
+    /// Returns a `struct tms`: the time of the program and of the kernel for it, and that of its children.
+    pub fn times(own_ns: [u64; 2], children_ns: [u64; 2]) -> [u8; 32] {
         let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&(own_ns / NS_IN_A_TICK).to_le_bytes());
-        bytes[16..24].copy_from_slice(&(children_ns / NS_IN_A_TICK).to_le_bytes());
+        for (place, ns) in bytes.chunks_exact_mut(8).zip(own_ns.into_iter().chain(children_ns)) {
+            place.copy_from_slice(&(ns / NS_IN_A_TICK).to_le_bytes());
+        }
         bytes
     }
 }

@@ -505,7 +505,14 @@ pub async fn structures_of_time_and_processes_are_those_of_linux() -> Outcome {
     check_eq!(notification.to_bytes()[core::mem::offset_of!(general::sigevent, _sigev_un)], 4);
     check_eq!(notification.to_bytes()[0], 1);
     fields!(types::limit::to_bytes(1, 2), general::rlimit64, rlim_cur = 1, rlim_max = 2);
-    fields!(types::usage::of_time(3_000_004_000), general::rusage, ru_utime.tv_sec = 3, ru_utime.tv_usec = 4);
+    fields!(
+        types::usage::of_time([3_000_004_000, 5_000_006_000]),
+        general::rusage,
+        ru_utime.tv_sec = 3,
+        ru_utime.tv_usec = 4,
+        ru_stime.tv_sec = 5,
+        ru_stime.tv_usec = 6
+    );
     let arguments = types::clone::Arguments {
         flags: 1,
         process_descriptor: 2,

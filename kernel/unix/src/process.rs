@@ -131,7 +131,7 @@ use crate::process::user::{Caller, LONGEST_PATH, UserBuffer, UserMemory, errno_o
 use crate::process::worker::Worker;
 use crate::random;
 use crate::scheduling::executor::{self, Cid};
-use crate::scheduling::standing::Standing;
+use crate::scheduling::standing::{Standing, UsedTime};
 use crate::scheduling::steps::{self, Ends};
 
 /// Number of workers that one process can have.
@@ -766,9 +766,14 @@ impl Process {
         })
     }
 
-    /// Returns the processor time of children that it has waited for, and of those for which they have, in ticks.
-    pub(crate) fn children_ticks(&self) -> u64 {
-        self.family.children_ticks()
+    /// Returns the parts of that time.
+    pub(crate) fn used_time(&self) -> UsedTime {
+        self.standing.kernel.divide(self.cpu_ticks())
+    }
+
+    /// Returns the processor time of children that it has waited for, and of those for which they have.
+    pub(crate) fn children_time(&self) -> UsedTime {
+        self.family.children_time()
     }
 
     /// Returns whether calls are in flight.

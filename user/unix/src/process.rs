@@ -186,14 +186,14 @@ pub enum UsageOf {
     Worker = usage::WORKER,
 }
 
-/// Returns the processor time that was used so far (`getrusage`).
+/// Returns the processor time that was used so far, by programs and by the kernel for them (`getrusage`).
 #[doc(alias = "getrusage")]
 pub fn processor_time(whose: UsageOf) -> Duration {
     let mut bytes = [0u64; 18];
     // SAFETY: the kernel writes a `struct rusage`, which is of this length, to exclusively borrowed memory. All causes
     // of failure are excluded here.
     let _ = unsafe { call!(GetUsage, whose as i32, bytes.as_mut_ptr()) };
-    Duration::from_secs(bytes[0]) + Duration::from_micros(bytes[1])
+    Duration::from_secs(bytes[0] + bytes[2]) + Duration::from_micros(bytes[1] + bytes[3])
 }
 
 /// Returns a limit of a process (0: the caller), by one of the numbers of [`abi_unix::types::limit`]: the limit in

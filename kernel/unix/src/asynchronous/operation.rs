@@ -313,9 +313,9 @@ impl Operation {
             }
             Operation::WaitChild { which, answer, options, usage, .. } => {
                 match process.poll_child(*which, *options, waker) {
-                    Poll::Ready(Ok((id, status, ticks))) => {
+                    Poll::Ready(Ok((id, status, time))) => {
                         if *usage != 0 {
-                            process.copy_out(*usage, &types::usage::of_time(time::ns_at_ticks(ticks)))?;
+                            process.copy_out(*usage, &types::usage::of_time(time.ns()))?;
                         }
                         Poll::Ready(answer.write(process, Some((id, status))))
                     }
@@ -341,7 +341,10 @@ impl Operation {
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                 Poll::Pending => Poll::Pending,
             },
-            Operation::Long(_, work) => work.as_mut().poll(&mut Context::from_waker(waker.unwrap_or(steps::IN_PLACE))),
+            Operation::Long(_, work) => {
+                let mut cx = Context::from_waker(waker.unwrap_or(steps::IN_PLACE));
+                process.standing.kernel.measure(|| work.as_mut().poll(&mut cx))
+            }
             Operation::Limited(wait) => wait.poll(process, waker),
         }
     }

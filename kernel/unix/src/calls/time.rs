@@ -7,6 +7,7 @@ use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
 use crate::process::Process;
 use crate::process::user::read_time;
+use crate::scheduling::standing::UsedTime;
 use crate::time;
 
 #[inline(never)]
@@ -85,8 +86,7 @@ pub(super) fn resolution(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn times(call: Call<'_>) -> Decoding {
     let process = call.process();
-    let (own, children) = (process.cpu_ticks(), process.children_ticks());
-    let times = usage::times(time::ns_at_ticks(own), time::ns_at_ticks(children));
+    let times = usage::times(process.used_time().ns(), process.children_time().ns());
     if call.address(0) != 0 {
         process.copy_out(call.address(0), &times)?;
     }
@@ -96,13 +96,14 @@ pub(super) fn times(call: Call<'_>) -> Decoding {
 #[inline(never)]
 pub(super) fn usage(call: Call<'_>) -> Decoding {
     let process = call.process();
-    let ticks = match call.signed(0) {
-        types::usage::PROCESS => process.cpu_ticks(),
-        types::usage::CHILDREN => process.children_ticks(),
-        types::usage::WORKER => call.worker.cpu_ticks(),
+    let time = match call.signed(0) {
+        types::usage::PROCESS => process.used_time(),
+        types::usage::CHILDREN => process.children_time(),
+        // Not divided: interrupts of the timer are counted for a process.
+        types::usage::WORKER => UsedTime { user: call.worker.cpu_ticks(), system: 0 },
         _ => return Err(Errno::EINVAL),
     };
-    process.copy_out(call.address(1), &types::usage::of_time(time::ns_at_ticks(ticks)))?;
+    process.copy_out(call.address(1), &types::usage::of_time(time.ns()))?;
     Ok(0.into())
 }
 

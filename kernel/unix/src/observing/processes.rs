@@ -32,6 +32,7 @@ use crate::observing::{call_log, counters};
 use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
 use crate::process::worker::Worker;
 use crate::process::{Process, authority, core_file, table, thread};
+use crate::scheduling::standing::UsedTime;
 use crate::time;
 
 /// A record, and the cursor of the next.
@@ -636,8 +637,13 @@ fn process_statistics(process: &Arc<Process>, _: u64) -> Made {
 fn statistics_of(process: &Process, thread: Option<&Worker>) -> Made {
     let (mapped, resident) = memory_of(process);
     let ticks = |ticks: u64| hundredths(time::ns_at_ticks(ticks));
-    let own = ticks(thread.map_or_else(|| process.cpu_ticks(), Worker::cpu_ticks));
-    let children = ticks(process.children_ticks());
+    let own = match thread {
+        Some(thread) => UsedTime { user: thread.cpu_ticks(), system: 0 },
+        None => process.used_time(),
+    };
+    let children = process.children_time();
+    let [user, system, children_user, children_system] =
+        [own.user, own.system, children.user, children.system].map(ticks);
     let (threads, start) = (process.live_workers(), ticks(process.started));
     let id = thread.map_or(process.id, Worker::thread_id);
     let (name, state) = (short_name(thread.map_or(process.name(), Worker::name)), state_of(process, thread).0);
@@ -650,7 +656,7 @@ fn statistics_of(process: &Process, thread: Option<&Worker>) -> Made {
     let real_time = i32::from(policy.priority());
     let priority = if real_time == 0 { 20 + nice } else { -1 - real_time };
     let mut text = format!(
-        "{id} ({name}) {state} {parent} {group} {session} {terminal} {foreground} 0 0 0 0 0 {own} 0 {children} 0 {priority} {nice} "
+        "{id} ({name}) {state} {parent} {group} {session} {terminal} {foreground} 0 0 0 0 0 {user} {system} {children_user} {children_system} {priority} {nice} "
     );
     let _ = write!(text, "{threads} 0 {start} {mapped} {resident} {} 0 0 0 0 0 0 0 0 0 0 0 0 17 ", u64::MAX);
     // Processor, real-time priority, policy, delays and guests, and addresses.

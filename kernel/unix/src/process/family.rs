@@ -7,6 +7,7 @@ use abi_unix::Errno;
 use spin::Mutex;
 
 use crate::process::accounts::{Account, Charge, Resource};
+use crate::scheduling::standing::UsedTime;
 
 /// Number of bytes of kernel memory for an entry in the table of processes and in its indexes.
 const MEMORY_OF_A_PLACE: usize = 320;
@@ -56,7 +57,8 @@ pub(crate) struct Family {
     /// Number of the signal that it gets when its parent ends (`PR_SET_PDEATHSIG`); 0 for none.
     pub(super) signal_of_orphan: AtomicU8,
     /// Processor time of children that were waited for.
-    children_ticks: AtomicU64,
+    children_user: AtomicU64,
+    children_system: AtomicU64,
 }
 
 impl Family {
@@ -75,7 +77,8 @@ impl Family {
             is_signalling: AtomicBool::new(false),
             inherits: AtomicBool::new(false),
             signal_of_orphan: AtomicU8::new(0),
-            children_ticks: AtomicU64::new(0),
+            children_user: AtomicU64::new(0),
+            children_system: AtomicU64::new(0),
         }
     }
 
@@ -94,14 +97,16 @@ impl Family {
         self.session.load(Ordering::Relaxed)
     }
 
-    /// Returns the processor time of children that it has waited for, and of those for which they have, in ticks.
-    pub(super) fn children_ticks(&self) -> u64 {
-        self.children_ticks.load(Ordering::Relaxed)
+    /// Returns the processor time of children that it has waited for, and of those for which they have.
+    pub(super) fn children_time(&self) -> UsedTime {
+        let [user, system] = [&self.children_user, &self.children_system].map(|ticks| ticks.load(Ordering::Relaxed));
+        UsedTime { user, system }
     }
 
     /// Adds the processor time of a child that it has waited for.
-    pub(super) fn add_ticks(&self, ticks: u64) {
-        self.children_ticks.fetch_add(ticks, Ordering::Relaxed);
+    pub(super) fn add_time(&self, time: UsedTime) {
+        self.children_user.fetch_add(time.user, Ordering::Relaxed);
+        self.children_system.fetch_add(time.system, Ordering::Relaxed);
     }
 }
 
@@ -116,11 +121,14 @@ mod tests {
         let account = Account::of_the_first();
         let before = account.used(Resource::Memory);
         let family = Family::new(3, 4, 5, ProcessPlace::new(&account).unwrap());
-        assert_eq!((family.parent(), family.group(), family.session(), family.children_ticks()), (3, 4, 5, 0));
+        assert_eq!(
+            (family.parent(), family.group(), family.session(), family.children_time()),
+            (3, 4, 5, UsedTime::default())
+        );
         assert_eq!(account.used(Resource::Memory) - before, MEMORY_OF_A_PLACE);
-        family.add_ticks(5);
-        family.add_ticks(6);
-        assert_eq!(family.children_ticks(), 11);
+        family.add_time(UsedTime { user: 5, system: 1 });
+        family.add_time(UsedTime { user: 6, system: 2 });
+        assert_eq!(family.children_time(), UsedTime { user: 11, system: 3 });
         drop(family.place.lock().take());
         assert_eq!(account.used(Resource::Memory), before);
     }

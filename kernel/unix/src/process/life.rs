@@ -187,7 +187,7 @@ impl Process {
         self.threads.lock().clear();
         self.beginnings.clear().await;
         let ending = self.ending.lock().unwrap_or(Ending::Exited(0));
-        let ticks = self.cpu_ticks() + self.children_ticks();
+        let time = self.used_time() + self.children_time();
         // Room for completions, of which there will be none.
         let room = core::mem::take(&mut self.completions.lock().waiting);
         drop_in_steps(room).await;
@@ -206,7 +206,7 @@ impl Process {
         remains::free_at_the_end().await;
         steps::pause_at_the_end().await;
         // Taken out of the lock before they are woken.
-        let (mut waiters, is_orphaned) = table::unregister(self, ending, ticks);
+        let (mut waiters, is_orphaned) = table::unregister(self, ending, time);
         waiters.wake_all();
         // The zombie has it by now, if there is one.
         if let Some(lifetime) = self.lifetime.get() {

@@ -22,6 +22,8 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::pin::{Pin, pin};
 use core::task::Waker;
 
 use abi_unix::{Errno, SystemCall, errno};
@@ -191,9 +193,9 @@ pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, 
             result
         }
         // In memory of its own, for which the call was admitted: it would make the future of every worker larger.
-        Pause::Lend(copied) => admitted(fork::lend(worker.clone(), *copied)).await,
+        Pause::Lend(copied) => in_kernel(worker, admitted(fork::lend(worker.clone(), *copied))).await,
         // As large as the future of the whole rest together.
-        Pause::Execute(execution) => return admitted(execute(worker, context, execution)).await,
+        Pause::Execute(execution) => return in_kernel(worker, admitted(execute(worker, context, execution))).await,
         Pause::MoveToThread | Pause::Leave => return,
     };
     context.set_result(errno::encode(result) as u64);
@@ -267,8 +269,14 @@ pub(crate) async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
         process.call_all().await;
     }
     if is_last {
-        process.take_apart().await;
+        let mut end = pin!(process.take_apart());
+        poll_fn(|cx| process.standing.kernel.measure(|| end.as_mut().poll(cx))).await;
     }
+}
+
+/// Does long work of a worker, which is measured as the kernel's.
+async fn in_kernel<R>(worker: &Worker, mut work: Pin<Box<impl Future<Output = R>>>) -> R {
+    poll_fn(|cx| worker.process.standing.kernel.measure(|| work.as_mut().poll(cx))).await
 }
 
 /// Returns whether a worker may go on with its wait.

@@ -27,6 +27,7 @@ use crate::process::identity::Numbers;
 use crate::process::lifetime::Lifetime;
 use crate::process::{FIRST, Group, Process};
 use crate::scheduling::Pace;
+use crate::scheduling::standing::UsedTime;
 use crate::scheduling::steps::{self, Ends};
 
 /// Number of children that one such step releases: each is in several indexes.
@@ -37,13 +38,13 @@ const SIGNALLED_AT_A_TIME: usize = 8;
 const MOST_LOOKED_AT: usize = 256;
 enum ProcessEntry {
     Alive(Arc<Process>),
-    /// `ticks`: the processor time that it and its children have used. `parent`: the process that may wait for it.
+    /// `time`: the processor time that it and its children have used. `parent`: the process that may wait for it.
     Zombie {
         parent: u32,
         group: Group,
         users: UsersOfAnEnded,
         ending: Ending,
-        ticks: u64,
+        time: UsedTime,
         lifetime: Option<Arc<Lifetime>>,
         _place: Option<ProcessPlace>,
     },
@@ -206,15 +207,15 @@ impl ProcessTable {
     }
 
     /// Removes a zombie.
-    fn bury(&mut self, id: u32) -> Option<(Ending, u64)> {
+    fn bury(&mut self, id: u32) -> Option<(Ending, UsedTime)> {
         let removed = self.entries.remove(&id);
-        let Some(ProcessEntry::Zombie { group, ending, ticks, lifetime, .. }) = removed else { return None };
+        let Some(ProcessEntry::Zombie { group, ending, time, lifetime, .. }) = removed else { return None };
         self.quit(id, group);
         if let Some(lifetime) = lifetime {
             lifetime.is_over();
         }
         counters::uncount(Counter::Processes);
-        Some((ending, ticks))
+        Some((ending, time))
     }
 
     /// Returns the group and the session of a process or zombie.
@@ -375,14 +376,14 @@ impl ProcessTable {
     /// children any more. Returns the waiters for children of that parent, to be woken without the lock, and whether
     /// the process was the last anchor of its group.
     #[must_use]
-    fn has_ended(&mut self, process: &Process, ending: Ending, ticks: u64) -> (Waiters, bool) {
+    fn has_ended(&mut self, process: &Process, ending: Ending, time: UsedTime) -> (Waiters, bool) {
         // A child may have been started while the process ended, which is in its parent's group.
         while self.lets_go_of_children(process, &mut Orphaned::default(), &mut NewsOfChildren::default()) {}
         let is_last_anchor = set_anchor(process, 0);
-        (self.leaves_zombie(process, ending, ticks), is_last_anchor)
+        (self.leaves_zombie(process, ending, time), is_last_anchor)
     }
 
-    fn leaves_zombie(&mut self, process: &Process, ending: Ending, ticks: u64) -> Waiters {
+    fn leaves_zombie(&mut self, process: &Process, ending: Ending, time: UsedTime) -> Waiters {
         self.waiters.remove(&process.id);
         let (parent, group) = (process.parent(), process.group_and_session());
         let keeps_zombies = match self.entries.get(&parent) {
@@ -398,7 +399,7 @@ impl ProcessTable {
             let lifetime = process.lifetime.get().cloned();
             self.ended.insert((parent, group.group, process.id));
             let users = UsersOfAnEnded { user: process.authority.user(), numbers: process.identity_value().users };
-            let zombie = ProcessEntry::Zombie { parent, group, users, ending, ticks, lifetime, _place };
+            let zombie = ProcessEntry::Zombie { parent, group, users, ending, time, lifetime, _place };
             self.entries.insert(process.id, zombie);
             self.waiters.remove(&parent).unwrap_or_default()
         } else {
@@ -429,8 +430,8 @@ pub(super) fn let_go_of_children(process: &Process) -> (bool, Orphaned, NewsOfCh
 /// Records the ending of a process for its parent. Returns the waiters for children of that parent, and whether the
 /// process's group has become orphaned.
 #[must_use]
-pub(super) fn unregister(process: &Process, ending: Ending, ticks: u64) -> (Waiters, bool) {
-    TABLE.lock().has_ended(process, ending, ticks)
+pub(super) fn unregister(process: &Process, ending: Ending, time: UsedTime) -> (Waiters, bool) {
+    TABLE.lock().has_ended(process, ending, time)
 }
 
 /// Reserves a number and builds a process with it. `EAGAIN` if there are too many.
@@ -745,7 +746,7 @@ fn poll_for_child(
     which: Children,
     options: u32,
     waker: Option<&Waker>,
-) -> Poll<Result<(u32, u32, u64), Errno>> {
+) -> Poll<Result<(u32, u32, UsedTime), Errno>> {
     let mut table = TABLE.lock();
     let of = |children: &BTreeSet<Child>, table: &ProcessTable| match which {
         Children::Any => children.range(family(parent, None)).next().copied(),
@@ -759,11 +760,11 @@ fn poll_for_child(
     if let Some(child) = of(&table.ended, &table).filter(|_| wants_ends) {
         let id = child.2;
         if let Some(ProcessEntry::Zombie { ending, .. }) = table.entries.get(&id).filter(|_| stays) {
-            return Poll::Ready(Ok((id, ending.status(), 0)));
+            return Poll::Ready(Ok((id, ending.status(), UsedTime::default())));
         }
         table.ended.remove(&child);
-        let Some((ending, ticks)) = table.bury(id) else { return Poll::Ready(Err(Errno::ECHILD)) };
-        return Poll::Ready(Ok((id, ending.status(), ticks)));
+        let Some((ending, time)) = table.bury(id) else { return Poll::Ready(Err(Errno::ECHILD)) };
+        return Poll::Ready(Ok((id, ending.status(), time)));
     }
     let wants_changes = options & (types::WUNTRACED | types::WCONTINUED) != 0;
     let changed = if wants_changes { find_changed(&table, parent, which, options) } else { None };
@@ -771,7 +772,7 @@ fn poll_for_child(
         if !stays {
             table.changed.remove(&child);
         }
-        return Poll::Ready(Ok((child.2, status, 0)));
+        return Poll::Ready(Ok((child.2, status, UsedTime::default())));
     }
     if of(&table.living, &table).is_none() {
         return Poll::Ready(Err(Errno::ECHILD));
@@ -804,10 +805,10 @@ impl Process {
         which: Children,
         options: u32,
         waker: Option<&Waker>,
-    ) -> Poll<Result<(u32, u32, u64), Errno>> {
+    ) -> Poll<Result<(u32, u32, UsedTime), Errno>> {
         let found = poll_for_child(self.id, which, options, waker);
-        if let Poll::Ready(Ok((_, _, ticks))) = found {
-            self.family.add_ticks(ticks);
+        if let Poll::Ready(Ok((_, _, time))) = found {
+            self.family.add_time(time);
         }
         found
     }

@@ -21,7 +21,7 @@ use crate::calls::fetching::Fetch;
 use crate::observing::{call_log, callers, counters, trace};
 use crate::process::signal_delivery::Attended;
 use crate::process::worker::{PagesOf, Worker};
-use crate::process::{self, program, shared, signal_delivery};
+use crate::process::{self, Process, program, shared, signal_delivery};
 use crate::scheduling::{self, executor, payers, standing, stretch};
 use crate::time;
 
@@ -164,6 +164,7 @@ impl<'a> Visit<'a> {
         let priority = worker.priority();
         executor::begin_visit(self.hart, process.id, priority);
         if pending.timer {
+            process.standing.kernel.sample(follows_call(process, context));
             // For the worker, whichever coroutine gets the hart.
             scheduling::charging(process, || on_tick(worker, pending));
         }
@@ -283,6 +284,14 @@ impl<'a> Visit<'a> {
             trace::of_worker(Kind::UserEnds, worker.process.id, worker.index(), reason as u64, 0);
         }
     }
+}
+
+/// Returns whether the next instruction of a program is that behind a call. An interrupt that comes while the kernel
+/// works is taken there.
+fn follows_call(process: &Process, context: &UserContext) -> bool {
+    const CALL: [u8; 4] = 0x73u32.to_le_bytes();
+    let mut before = [0; 4];
+    process.copy_in(context.pc.wrapping_sub(4) as usize, &mut before).is_ok() && before == CALL
 }
 
 /// Handles a timer interrupt for the worker that was interrupted, and for others of its process.

@@ -2,7 +2,9 @@
 //!
 //! Amounts and rules, without processes and coroutines: [`scheduling`](crate::scheduling) applies them.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::ops::Add;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use core::task::Waker;
 
@@ -258,6 +260,78 @@ pub(crate) struct Standing {
     pub(super) cpu: AtomicU64,
     /// The most ticks that its clock has shown.
     shown: AtomicU64,
+    /// The part of the time that the kernel has used for it.
+    // Apart, since it is looked at rarely: in a larger process, calls need more instructions to find other things.
+    pub(crate) kernel: Box<KernelTime>,
+}
+
+/// Processor time, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UsedTime {
+    /// That of the program.
+    pub user: u64,
+    /// That of the kernel for it.
+    pub system: u64,
+}
+
+impl UsedTime {
+    /// Returns both parts in nanoseconds.
+    pub(crate) fn ns(self) -> [u64; 2] {
+        [self.user, self.system].map(time::ns_at_ticks)
+    }
+}
+
+impl Add for UsedTime {
+    type Output = UsedTime;
+
+    fn add(self, other: UsedTime) -> UsedTime {
+        UsedTime { user: self.user + other.user, system: self.system + other.system }
+    }
+}
+
+/// The part of a process's time that the kernel has used for it.
+///
+/// Long work is measured. All other time is divided as the timer's interrupts in it are: those that come from the
+/// program, and those that had to wait for the end of a call. A clock that is read at each trap would make every call
+/// longer.
+#[doc(alias = "cputime_adjust")]
+#[derive(Debug, Default)]
+pub(crate) struct KernelTime {
+    measured: AtomicU64,
+    samples_of_program: AtomicU32,
+    samples_of_kernel: AtomicU32,
+    /// The parts that were told last, of which none is ever less later.
+    told: Mutex<UsedTime>,
+}
+
+impl KernelTime {
+    /// Does long work for the process, which is measured.
+    pub(crate) fn measure<R>(&self, work: impl FnOnce() -> R) -> R {
+        let begin = Machine::now();
+        let result = work();
+        self.measured.fetch_add(Machine::now().saturating_sub(begin), Ordering::Relaxed);
+        result
+    }
+
+    /// Counts an interrupt of the timer, in a call or in the program.
+    pub(crate) fn sample(&self, was_in_call: bool) {
+        let samples = if was_in_call { &self.samples_of_kernel } else { &self.samples_of_program };
+        samples.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Divides so much time.
+    pub(crate) fn divide(&self, total: u64) -> UsedTime {
+        let measured = self.measured.load(Ordering::Relaxed).min(total);
+        let [program, kernel] = [&self.samples_of_program, &self.samples_of_kernel]
+            .map(|samples| u128::from(samples.load(Ordering::Relaxed)));
+        let rest = u128::from(total - measured) * kernel / (program + kernel).max(1);
+        let mut told = self.told.lock();
+        // Ticks that have been added since belong to either part.
+        let most = told.system + total.saturating_sub(told.user + told.system);
+        let system = (measured + rest as u64).clamp(told.system, most);
+        *told = UsedTime { user: total.max(told.user + told.system) - system, system };
+        *told
+    }
 }
 
 /// Returns a reading of a clock of processor time, and at least as much as the earlier ones.
@@ -284,6 +358,7 @@ impl Standing {
             boosts: AtomicU32::new(0),
             cpu: AtomicU64::new(0),
             shown: AtomicU64::new(0),
+            kernel: Box::default(),
         }
     }
 
@@ -410,6 +485,46 @@ mod tests {
 
     fn budget(ticks: u64, period: u64, above: Option<Arc<Budget>>) -> Budget {
         Budget::new(TimeQuota::new(ticks, period, 0), above)
+    }
+
+    #[test]
+    fn time_is_divided_as_the_timer_has_found_it() {
+        let kernel = KernelTime::default();
+        assert_eq!(kernel.divide(100), UsedTime { user: 100, system: 0 });
+        for was_in_call in [true, true, false, true] {
+            kernel.sample(was_in_call);
+        }
+        // Ticks that were told before stay.
+        assert_eq!(kernel.divide(1000), UsedTime { user: 250, system: 750 });
+        assert_eq!(kernel.divide(900), UsedTime { user: 250, system: 750 }, "a clock never goes back");
+        let kernel = KernelTime::default();
+        kernel.measured.store(400, Ordering::Relaxed);
+        assert_eq!(kernel.divide(1000), UsedTime { user: 600, system: 400 });
+        kernel.sample(true);
+        assert_eq!(kernel.divide(1100), UsedTime { user: 600, system: 500 });
+        assert_eq!(kernel.divide(u64::MAX), UsedTime { user: 600, system: u64::MAX - 600 });
+    }
+
+    /// Whatever comes in between, no part is ever less than before, and together they are all of the time.
+    #[test]
+    fn parts_of_time_never_go_back() {
+        let kernel = KernelTime::default();
+        let (mut word, mut total, mut before) = (1u64, 0, UsedTime::default());
+        for _ in 0..10_000 {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            match word >> 61 {
+                0..3 => kernel.sample(word & 1 << 60 != 0),
+                3 => {
+                    kernel.measured.fetch_add(word >> 40 & 0xff, Ordering::Relaxed);
+                    total += word >> 40 & 0xff;
+                }
+                _ => total += word >> 40 & 0xfff,
+            }
+            let now = kernel.divide(total);
+            assert_eq!(now.user + now.system, total);
+            assert!(now.user >= before.user && now.system >= before.system, "{before:?} {now:?}");
+            before = now;
+        }
     }
 
     #[test]
