@@ -167,6 +167,12 @@
 #define COPS_SYS_getegid 177
 #define COPS_SYS_gettid 178
 #define COPS_SYS_sysinfo 179
+#define COPS_SYS_mq_open 180
+#define COPS_SYS_mq_unlink 181
+#define COPS_SYS_mq_timedsend 182
+#define COPS_SYS_mq_timedreceive 183
+#define COPS_SYS_mq_notify 184
+#define COPS_SYS_mq_getsetattr 185
 #define COPS_SYS_semget 190
 #define COPS_SYS_semctl 191
 #define COPS_SYS_semtimedop 192

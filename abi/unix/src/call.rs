@@ -536,6 +536,23 @@ system_calls! {
     GetThread = 178 gettid() Never;
     /// Describes memory, processes and the time since the start as `struct sysinfo`. The loads are 0.
     SystemInformation = 179 sysinfo(information: Output) Never;
+    /// Opens a queue of messages by its name, in front of which the C library has taken a slash away, and makes it with
+    /// `O_CREAT`: with the attributes' numbers of messages, at most 32, and of bytes of a message, at most 8,192, or 10
+    /// and 8,192. `ENOSPC` beyond 256 queues. The descriptor is closed by `execve`.
+    QueueOpen = 180 mq_open(name: Path, flags: Number, mode: Number, attributes: Input) Never;
+    /// Takes a queue's name away; the queue lasts until it is closed. `EPERM` for a user that does not own it.
+    QueueUnlink = 181 mq_unlink(name: Path) Never;
+    /// Sends a message, behind those that are at least as important. Waits for room until this time of the day
+    /// (`ETIMEDOUT`); `EMSGSIZE` for one that is too large.
+    QueueSend = 182 mq_timedsend(queue: Descriptor, message: Input, size: Length, priority: Number, limit: Input) Possible;
+    /// Receives the most important message that is there longest, and its priority; returns its length. Waits as
+    /// `mq_timedsend`; `EMSGSIZE` for a buffer that has no room for the largest message.
+    QueueReceive = 183 mq_timedreceive(queue: Descriptor, message: Output, size: Length, priority: Output, limit: Input) Possible;
+    /// Has the process told by a signal, once, when a message comes to the empty queue and no call waits for it; or no
+    /// more. `EBUSY` if a process is told already; `SIGEV_THREAD` is `EINVAL`.
+    QueueNotify = 184 mq_notify(queue: Descriptor, notification: Input) Never;
+    /// Tells the attributes of a queue, and sets `O_NONBLOCK` of its open file.
+    QueueAttributes = 185 mq_getsetattr(queue: Descriptor, new: Input, old: Output) Never;
     /// Finds the set of semaphores with a key, or makes one of so many, with the flags of `shmget`; returns its number.
     SemaphoreGet = 190 semget(key: Number, count: Number, flags: Number) Never;
     /// Reads or sets semaphores (`GETVAL`, `SETVAL`, `GETALL`, `SETALL`), tells the last process (`GETPID`) and the

@@ -923,6 +923,59 @@ pub mod segment {
     }
 }
 
+/// Queues of messages (`mq_open` and its kin).
+pub mod message_queue {
+    /// Bytes of the longest name, without a NUL.
+    pub const LONGEST_NAME: usize = 255;
+    /// Greatest number of queues with names.
+    pub const MOST_QUEUES: usize = 256;
+    /// Greatest number of messages in a queue, and bytes of the largest message.
+    pub const MOST_MESSAGES: usize = 32;
+    /// Bytes of the largest message.
+    pub const LARGEST_MESSAGE: usize = 8192;
+    /// Messages of a queue whose maker has not chosen.
+    pub const DEFAULT_MESSAGES: usize = 10;
+    /// Bytes of its largest message.
+    pub const DEFAULT_SIZE: usize = 8192;
+    /// The greatest priority of a message.
+    pub const GREATEST_PRIORITY: u32 = 32767;
+
+    /// Attributes of a queue (`struct mq_attr`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[doc(alias = "mq_attr")]
+    pub struct Attributes {
+        /// 0 or `O_NONBLOCK`.
+        pub flags: i64,
+        /// Greatest number of messages.
+        pub most: i64,
+        /// Bytes of the largest message.
+        pub size: i64,
+        /// Number of messages that are there.
+        pub present: i64,
+    }
+
+    impl Attributes {
+        /// Bytes of the structure, whose second half is not used.
+        pub const SIZE: usize = 64;
+
+        /// Reads the structure.
+        pub fn from_bytes(bytes: &[u8; Attributes::SIZE]) -> Attributes {
+            let word = |at: usize| i64::from_le_bytes(core::array::from_fn(|index| bytes[8 * at + index]));
+            Attributes { flags: word(0), most: word(1), size: word(2), present: word(3) }
+        }
+
+        /// Returns the bytes of the structure.
+        pub fn to_bytes(self) -> [u8; Attributes::SIZE] {
+            let mut bytes = [0; Attributes::SIZE];
+            let words = [self.flags, self.most, self.size, self.present];
+            for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+            bytes
+        }
+    }
+}
+
 /// Sets of semaphores (`semget` and its kin). Their flags and some commands are those of [`segment`].
 #[allow(missing_docs)]
 pub mod semaphore {

@@ -279,6 +279,14 @@ fn tame(call: SystemCall, mut arguments: [usize; 6], areas: &Areas, random: &mut
         SystemCall::Kill | SystemCall::KillThread | SystemCall::SignalQueue => {
             arguments[1] = random.of(&[0, 65, 1 << 20, usize::MAX])
         }
+        // Queues of messages never wait, and tell this program by no signal that would end it.
+        SystemCall::QueueOpen => {
+            arguments[1] = random.of(&[0o4102, 0o4000, 0o4001, 0o4002]);
+            arguments[3] = 0;
+        }
+        SystemCall::QueueAttributes | SystemCall::QueueNotify => {
+            arguments[1] = random.of(&[0, 1, usize::MAX, 0xffff_ffc0_8020_0000])
+        }
         // A few sets, which stay.
         SystemCall::SemaphoreGet => arguments[0] = 1 + random.below(4),
         // Values would be written to any address.

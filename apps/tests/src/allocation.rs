@@ -771,6 +771,28 @@ const SCRIPTS: &[Script] = scripts![
     }, nothing;
     FutexWaits "without end" waits: |state| with([waited_words(state), 2, 0, 0, 0]), nothing;
     MemoryBarrier "": |_| with([1, 0, 0]), nothing;
+    QueueOpen "": |_| with([path(QUEUE), (open::CREAT | open::RDWR) as usize, 0o600, 0]), |state, number| {
+        close(state, number).and(remove_queue())
+    };
+    QueueUnlink "": |state| {
+        let queue = queue(state)?;
+        state.keep(Descriptor::from_result(call(SystemCall::QueueOpen, [path(QUEUE), 0o102, 0o600, 0, 0, 0])?));
+        let _ = queue;
+        with([path(QUEUE)])
+    }, nothing;
+    QueueSend "": |state| with([queue(state)?, state.at(0), 100, 0, 0]), nothing;
+    QueueReceive "": |state| {
+        let queue = queue(state)?;
+        call(SystemCall::QueueSend, [queue, state.at(0), 100, 0, 0, 0])?;
+        with([queue, state.at(OUTPUT), 128, 0, 0])
+    }, nothing;
+    QueueReceive "until a time": |state| {
+        let (queue, time) = (queue(state)?, state.put_time(1));
+        with([queue, state.at(OUTPUT), 128, 0, time])
+    }, nothing;
+    QueueReceive "without end" waits: |state| with([queue(state)?, state.at(OUTPUT), 128, 0, 0]), nothing;
+    QueueNotify "": |state| with([queue(state)?, 0]), nothing;
+    QueueAttributes "": |state| with([queue(state)?, 0, state.at(OUTPUT)]), nothing;
     SemaphoreGet "": |_| with([0, 100, 0o1600]), remove_semaphores;
     SemaphoreControl "": |state| with([semaphores(state)?, 0, 13, state.at(OUTPUT)]), nothing;
     SemaphoreOperate "undone": |state| {
@@ -1124,6 +1146,22 @@ fn waited_words(state: &mut State) -> usize {
     let word = state.put(OUTPUT, &[5, 5]);
     let flags = (futex::SIZE_U32 | futex::PRIVATE) as usize;
     state.put(0, &[5, word, flags, 5, word + 8, flags])
+}
+
+/// The name of the one queue of messages.
+const QUEUE: &CStr = c"allocation";
+
+/// Makes a queue without a name.
+fn queue(state: &mut State) -> Result<usize> {
+    let attributes = state.put(0, &[0, 4, 128, 0]);
+    let made = call(SystemCall::QueueOpen, [path(QUEUE), 0o102, 0o600, attributes, 0, 0])?;
+    let queue = state.keep(Descriptor::from_result(made));
+    remove_queue()?;
+    Ok(queue)
+}
+
+fn remove_queue() -> Result<()> {
+    call(SystemCall::QueueUnlink, [path(QUEUE), 0, 0, 0, 0, 0]).map(|_| ())
 }
 
 /// Returns the number of the one set of semaphores, which is made if there is none.

@@ -236,6 +236,23 @@ pub async fn calls() -> Outcome {
         (MemoryBarrier, &[8, 0, 0], &[EPERM]),
         (MemoryBarrier, &[0, 1, 0], &[EINVAL]),
         (MemoryBarrier, &[3, 0, 0], &[EINVAL]),
+        (QueueOpen, &[missing, 0, 0, 0], &[EACCES]),
+        (QueueOpen, &[empty, 0o100, 0o600, 0], &[ENOENT]),
+        (QueueOpen, &[path(c"none"), 2, 0, 0], &[ENOENT]),
+        (QueueOpen, &[path(c"none"), 3, 0, 0], &[EINVAL]),
+        (QueueUnlink, &[path(c"none")], &[ENOENT]),
+        (QueueUnlink, &[path(c"a/b")], &[EACCES]),
+        (QueueSend, &[CLOSED, buffer, 1, 0, 0], &[EBADF]),
+        (QueueSend, &[file, buffer, 1, 0, 0], &[EBADF]),
+        (QueueSend, &[file, buffer, 1, 32_768, 0], &[EINVAL]),
+        (QueueSend, &[file, buffer, 1, 0, wrong_time], &[EINVAL]),
+        (QueueReceive, &[CLOSED, buffer, 1, 0, 0], &[EBADF]),
+        (QueueReceive, &[file, buffer, 1, 0, 0], &[EBADF]),
+        (QueueReceive, &[file, buffer, 1, 0, wrong_time], &[EINVAL]),
+        (QueueNotify, &[CLOSED, 0], &[EBADF]),
+        (QueueNotify, &[file, 0], &[EBADF]),
+        (QueueAttributes, &[CLOSED, 0, 0], &[EBADF]),
+        (QueueAttributes, &[file, 0, buffer], &[EBADF]),
         (SemaphoreGet, &[77, 1, 0], &[ENOENT]),
         (SemaphoreGet, &[0, 0, 0o1000], &[EINVAL]),
         (SemaphoreGet, &[0, minus_one, 0o1000], &[EINVAL]),
@@ -698,6 +715,11 @@ pub async fn addresses() -> Outcome {
     let event_file = number(&event_descriptor);
     let segment = must!(call(SegmentGet, &[0, 4096, 0o1600]));
     let semaphores = must!(call(SemaphoreGet, &[0, 1, 0o1600]));
+    let name = c"illegal-addresses".as_ptr() as usize;
+    let queue_descriptor = system::Descriptor::from_result(must!(call(QueueOpen, &[name, 0o4302, 0o600, 0])));
+    must!(call(QueueUnlink, &[name]));
+    let queue = number(&queue_descriptor);
+    must!(call(QueueSend, &[queue, buffer, 8, 0, 0]));
     must!(call(TimerCreate, &[monotonic, 0, buffer]));
     let timer = usize::from(things.buffer[0]);
     let notification = timer::Notification { value: 0, signal: 10, kind: timer::Notification::NONE, thread: 0 };
@@ -784,6 +806,12 @@ pub async fn addresses() -> Outcome {
         (Futex, &[list, futex::LOCK as usize, 0, buffer, 0, 0]),
         (FutexWaits, &[list, 1, 0, list, monotonic]),
         (SegmentControl, &[segment, 2, buffer]),
+        (QueueOpen, &[c"illegal".as_ptr() as usize, 0o302, 0o600, buffer]),
+        (QueueUnlink, &[c"illegal".as_ptr() as usize]),
+        (QueueSend, &[queue, buffer, 8, 0, 0]),
+        (QueueReceive, &[queue, buffer, 8192, buffer, 0]),
+        (QueueNotify, &[queue, buffer]),
+        (QueueAttributes, &[queue, 0, buffer]),
         (SemaphoreOperate, &[semaphores, list, 1]),
         (SemaphoreOperateUntil, &[semaphores, list, 1, list]),
         (SignalProcessFile, &[process_file, signal::WINCH as usize, buffer, 0]),

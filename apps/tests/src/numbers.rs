@@ -333,6 +333,8 @@ all_same! { SystemCall, linux_calls(), general:
     ExecuteAt __NR_execveat;
     ReadVectorWith __NR_preadv2; WriteVectorWith __NR_pwritev2; ExtendedStatus __NR_statx; CloneWith __NR_clone3;
     CloseRange __NR_close_range; AccessWith __NR_faccessat2; EpollWaitWith __NR_epoll_pwait2;
+    QueueOpen __NR_mq_open; QueueUnlink __NR_mq_unlink; QueueSend __NR_mq_timedsend;
+    QueueReceive __NR_mq_timedreceive; QueueNotify __NR_mq_notify; QueueAttributes __NR_mq_getsetattr;
     SemaphoreGet __NR_semget; SemaphoreControl __NR_semctl; SemaphoreOperateUntil __NR_semtimedop;
     SemaphoreOperate __NR_semop; SegmentGet __NR_shmget; SegmentControl __NR_shmctl; SegmentAttach __NR_shmat; SegmentDetach __NR_shmdt;
     MemoryBarrier __NR_membarrier; SignalProcessFile __NR_pidfd_send_signal; ProcessFile __NR_pidfd_open; TakeFile __NR_pidfd_getfd;

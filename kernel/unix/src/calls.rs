@@ -21,6 +21,7 @@ mod identities;
 mod local_sockets;
 mod locks;
 mod mapping;
+mod message_queues;
 mod messages;
 mod mounting;
 mod paths;
@@ -325,6 +326,12 @@ fn decode_other(call: Call<'_>) -> Decoding {
         Residence => mapping::residence(call),
         FlushInstructions => mapping::flush_instructions(call),
         MemoryBarrier => mapping::barrier(call),
+        QueueOpen => message_queues::open(call),
+        QueueUnlink => message_queues::unlink(call),
+        QueueSend => message_queues::send(call),
+        QueueReceive => message_queues::receive(call),
+        QueueNotify => message_queues::notify(call),
+        QueueAttributes => message_queues::attributes(call),
         SegmentGet => segments::get(call),
         SegmentControl => segments::control(call),
         SegmentAttach => segments::attach(call),

@@ -26,6 +26,7 @@ pub(crate) mod local_socket;
 pub(crate) mod locks;
 pub(crate) mod machine_end;
 pub(crate) mod message;
+pub(crate) mod message_queue;
 pub(crate) mod mounts;
 pub(crate) mod owners;
 pub(crate) mod pipe;

@@ -103,6 +103,7 @@ use crate::asynchronous::rings::Rings;
 use crate::asynchronous::submission::{HeldCall, Submission, Submitted};
 use crate::asynchronous::user_interrupts::{self, Receivers, SendPages, SenderTable};
 use crate::files::descriptor::Descriptors;
+use crate::files::message_queue::Notice;
 use crate::files::mounts::Place;
 use crate::files::semaphores::Debts;
 use crate::files::tree::RunningFile;
@@ -471,6 +472,11 @@ impl Ends for Process {
 }
 
 impl Process {
+    /// Tells another process that a message of this one has come to a queue, as it has asked for.
+    pub(crate) fn tell_of_message(&self, notice: Notice) {
+        signal_delivery::tell_of_message(self, notice);
+    }
+
     /// Creates a process without workers; it is not in the table yet.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(

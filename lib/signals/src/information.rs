@@ -12,6 +12,8 @@ pub mod code {
     /// `sigqueue`.
     pub const QUEUE: i32 = -1;
     pub const TIMER: i32 = -2;
+    /// A message has come to a queue.
+    pub const MESSAGE_QUEUE: i32 = -3;
     /// `tkill` or `tgkill`.
     pub const THREAD: i32 = -6;
 

@@ -108,6 +108,10 @@ const MOST: usize = 512;
 /// Bytes of a buffer, of a mapping, and of a pipe.
 const BUFFER: usize = 4096;
 const MAPPING: usize = 64 << 10;
+/// The name of a queue of messages, the flags that make it, and its attributes.
+const QUEUE: &CStr = c"attack";
+const NEW_QUEUE: usize = (open::CREAT | open::RDWR | open::NONBLOCK) as usize;
+static QUEUE_ATTRIBUTES: [i64; 8] = [0, 4, BUFFER as i64, 0, 0, 0, 0, 0];
 const PIPE: usize = 64 << 10;
 /// Stacks of threads and workers that leave at once.
 const STACKS: usize = 64;
@@ -590,6 +594,25 @@ impl Attack {
             Futex if self.is_asynchronous() => with([at(&WORD), futex::WAIT as usize, 0, 0]),
             Futex => with([at(&WORD), futex::WAKE as usize, 1]),
             FutexWaits => with([at(&self.waited), 1, 0, at(&self.now), 1]),
+            QueueOpen => with([QUEUE.as_ptr() as usize, NEW_QUEUE, 0o600, QUEUE_ATTRIBUTES.as_ptr() as usize]),
+            QueueUnlink => {
+                let queue = raw(
+                    QueueOpen,
+                    [QUEUE.as_ptr() as usize, NEW_QUEUE, 0o600, QUEUE_ATTRIBUTES.as_ptr() as usize, 0, 0],
+                )?;
+                raw(Close, [queue, 0, 0, 0, 0, 0])?;
+                with([QUEUE.as_ptr() as usize])
+            }
+            QueueSend => {
+                let _ = raw(QueueReceive, [self.queue()?, buffer, BUFFER, 0, 0, 0]);
+                with([self.queue()?, buffer, BUFFER, 0, 0])
+            }
+            QueueReceive => {
+                let _ = raw(QueueSend, [self.queue()?, buffer, BUFFER, 0, 0, 0]);
+                with([self.queue()?, buffer, BUFFER, 0, 0])
+            }
+            QueueNotify => with([self.queue()?, 0]),
+            QueueAttributes => with([self.queue()?, 0, buffer]),
             SemaphoreGet => with([0, 8, 0o1600]),
             SemaphoreControl => with([self.semaphores()?, 0, 12, 0]),
             // Zeros: the first one is 0.
@@ -683,6 +706,19 @@ impl Attack {
             raw(SystemCall::DuplicateTo, [timer.raw() as usize, 41, 0, 0, 0, 0])?;
         }
         Ok(41)
+    }
+
+    /// Returns the one descriptor of a queue of messages, 43; makes it if there is none.
+    fn queue(&self) -> Result<usize> {
+        if raw(SystemCall::QueueAttributes, [43, 0, 0, 0, 0, 0]).is_err() {
+            let made = raw(
+                SystemCall::QueueOpen,
+                [QUEUE.as_ptr() as usize, NEW_QUEUE, 0o600, QUEUE_ATTRIBUTES.as_ptr() as usize, 0, 0],
+            )?;
+            let queue = Descriptor::from_result(made);
+            raw(SystemCall::DuplicateTo, [queue.raw() as usize, 43, 0, 0, 0, 0])?;
+        }
+        Ok(43)
     }
 
     /// Returns the number of the one set of semaphores that has a key of this process; makes it if there is none.
@@ -798,9 +834,9 @@ impl Attack {
             TimerCreate => {
                 let _ = raw(TimerDelete, [self.read(0).into(), 0, 0, 0, 0, 0]);
             }
-            Open | MemoryFile | Duplicate | EventCounter | EventFile | TimerFile | SignalFile | EpollCreate
-            | Socket | Accept | AcceptWith | InterruptReceiver | InterruptGrant | InterruptOpen | ProcessFile
-            | TakeFile => drop(Descriptor::from_result(result)),
+            Open | QueueOpen | MemoryFile | Duplicate | EventCounter | EventFile | TimerFile | SignalFile
+            | EpollCreate | Socket | Accept | AcceptWith | InterruptReceiver | InterruptGrant | InterruptOpen
+            | ProcessFile | TakeFile => drop(Descriptor::from_result(result)),
             Pipe | SocketPair => {
                 for place in [0, 4] {
                     let bytes = [0, 1, 2, 3].map(|byte| self.read(place + byte));

@@ -34,6 +34,7 @@ use crate::files::fifo::Opening;
 use crate::files::file::{OpenFile, move_at_place};
 use crate::files::local_socket::connecting::LocalConnect;
 use crate::files::locks::LockWait;
+use crate::files::message_queue::QueueTransfer;
 use crate::files::owners::Awaited;
 use crate::files::semaphores::SemaphoreWait;
 use crate::observing::counters;
@@ -166,6 +167,8 @@ pub(crate) enum Operation {
     OwnedLock(Box<LockRequest>),
     /// Change semaphores.
     Semaphores(Box<SemaphoreWait>),
+    /// Send a message to a queue, or receive one.
+    Queue(Box<QueueTransfer>),
     /// Fill a buffer with random bytes, step by step.
     Random { buffer: UserBuffer, flags: u32, done: usize },
     /// Wait for the descriptors of an epoll.
@@ -331,6 +334,7 @@ impl Operation {
             Operation::FutexList(list) => list.poll(caller, process.space(), waker),
             Operation::OwnedLock(request) => request.poll(process.space(), waker),
             Operation::Semaphores(wait) => wait.poll(caller, &process.debts, waker),
+            Operation::Queue(transfer) => transfer.poll(caller, waker, |notice| process.tell_of_message(notice)),
             Operation::Epoll(wait) => wait.poll(caller, waker),
             Operation::PollFiles(wait) => wait.poll(caller, &process.descriptors, waker),
             Operation::Synchronise { file, wait } => match wait.poll(waker) {
@@ -375,6 +379,8 @@ impl Operation {
             Operation::Futex(_) | Operation::OwnedLock(_) => SystemCall::Futex,
             Operation::FutexList(_) => SystemCall::FutexWaits,
             Operation::Semaphores(_) => SystemCall::SemaphoreOperate,
+            Operation::Queue(transfer) if transfer.sends() => SystemCall::QueueSend,
+            Operation::Queue(_) => SystemCall::QueueReceive,
             Operation::Epoll(_) => SystemCall::EpollWait,
             Operation::PollFiles(_) => SystemCall::Poll,
             Operation::Random { .. } => SystemCall::GetRandom,
@@ -429,7 +435,7 @@ impl Operation {
             // A time limit of 0 has passed.
             Operation::Futex(_) | Operation::FutexList(_) | Operation::Epoll(_) | Operation::PollFiles(_) => false,
             // They answer themselves.
-            Operation::OwnedLock(_) | Operation::Semaphores(_) => false,
+            Operation::OwnedLock(_) | Operation::Semaphores(_) | Operation::Queue(_) => false,
             Operation::Relay(_) | Operation::Splice(_) | Operation::Lock(_) | Operation::Open(_) => false,
             Operation::ConnectLocal(_) | Operation::Limited(_) => false,
             Operation::SendMessage(_) | Operation::ReceiveMessage(_) | Operation::Messages(_) => false,
@@ -480,6 +486,7 @@ impl Operation {
                 | Operation::FutexList(_)
                 | Operation::OwnedLock(_)
                 | Operation::Semaphores(_)
+                | Operation::Queue(_)
                 | Operation::Epoll(_)
                 | Operation::PollFiles(_)
                 | Operation::Synchronise { .. }
@@ -566,6 +573,7 @@ impl Operation {
             Operation::FutexList(list) => list.forget(),
             Operation::OwnedLock(request) => request.forget(),
             Operation::Semaphores(wait) => wait.forget(waker),
+            Operation::Queue(transfer) => transfer.forget(waker),
             Operation::Epoll(wait) => wait.forget(waker),
             Operation::PollFiles(wait) => wait.forget(waker),
             Operation::Synchronise { wait, .. } => wait.forget(waker),

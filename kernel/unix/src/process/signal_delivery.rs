@@ -38,6 +38,7 @@ use hal_api::{Machine as _, UserContext};
 use platform::{Machine, println};
 use spin::MutexGuard;
 
+use crate::files::message_queue::Notice;
 use crate::files::remains::{Remain, leave};
 use crate::observing::call_log;
 use crate::observing::callers::{self, Occupation};
@@ -209,6 +210,19 @@ fn go_on_searching(process: &Process) {
 pub(crate) fn send_from_kernel(process: &Process, signal: Signal) {
     // Without a value there is no error.
     let _ = send(process, None, Information::of_kernel(signal));
+}
+
+/// Tells a process that a message has come to a queue, on behalf of the sender, as it has asked for.
+#[doc(alias = "__do_notify")]
+pub(crate) fn tell_of_message(sender: &Process, notice: Notice) {
+    let Some((number, value)) = notice.signal else { return };
+    let receiver = table::find(notice.process).filter(|process| process.started == notice.started);
+    if let (Some(receiver), Some(signal)) = (receiver, Signal::new(number.into())) {
+        let user = sender.identity_value().users.real;
+        let details = Details::Sender { process: sender.id, user, value };
+        // Without room for the value it is not told, as on Linux.
+        let _ = send(&receiver, None, Information { signal, code: code::MESSAGE_QUEUE, details });
+    }
 }
 
 /// Sends the signal of a timer. One of the same timer that is still pending counts its expirations instead.
