@@ -9,6 +9,7 @@
  *     serve                  every server of the list, each on a port of its own, until the machine is ended
  *     bench NAME [ARG...]    a measurement; results are lines in the shape of COPS's own program `bench`
  *     serve-program NAME     a server that Debian or Go builds, and a port with the machine's clock
+ *     exercises              the exercises of tests/linux, as COPS's own program runs them
  *     here ...               the same alone, as the first program of COPS
  *
  * The last line of a success is `peers: done`.
@@ -230,7 +231,11 @@ static int do_what_is_asked(int count, char **arguments)
 			}
 	if (count == 3 && !strcmp(arguments[1], "serve-program"))
 		serve_program(arguments[2]);
-	fprintf(stderr, "usage: peers serve | serve-program NAME | bench NAME [ARGUMENT]...\n");
+	if (count == 2 && !strcmp(arguments[1], "exercises")) {
+		run_exercises();
+		return 0;
+	}
+	fprintf(stderr, "usage: peers serve | serve-program NAME | exercises | bench NAME [ARGUMENT]...\n");
 	return 2;
 }
 
@@ -251,7 +256,8 @@ int main(int count, char **arguments)
 	if (process == 0)
 		exit(do_what_is_asked(count, arguments));
 	int status = 0;
-	while (waitpid(process, &status, 0) != process)
+	/* Orphans too: programs look whether a process is still there. */
+	while (waitpid(-1, &status, 0) != process)
 		;
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		printf("peers: done\n");

@@ -94,6 +94,9 @@ void load_module(const char *path);
 /* Serves with one of the programs that Debian or Go builds, for ever. */
 void serve_program(const char *name);
 
+/* Runs the exercises that the archive names, with the files and the terminal that programs expect. */
+void run_exercises(void);
+
 /* Parts of SERVERS. */
 void serve_threads(int port);
 void serve_three_threads(int port);

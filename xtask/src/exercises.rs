@@ -4,8 +4,15 @@
 //! All exercises of a folder run in one boot, one after the other, by `apps/linux-init`, which prints a line before and
 //! after each. Beside each script is a file with the lines that it must print, of which the last one is its status. The
 //! second line of a script names the package that it exercises, perhaps further ones, and its subject; the page of the
-//! book is made of these.
+//! book is made of these. Long exercises, in a folder of their own, are run by their whole name only.
+//!
+//! The word `built` stands in the place of packages before the name of a program of this tree, which is compiled for
+//! Linux ([`BUILT`]).
+//!
+//! Debian's Linux runs the same exercises in the same emulator, with `bench/peers` as its first process, which reads
+//! the same files and prints the same lines.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,13 +23,29 @@ use crate::context::{self, Context, Need};
 use crate::debian::{MadeFile, Root};
 use crate::guest::Guest;
 use crate::lanes::Show;
+use crate::linux::{self, DebianKernel, Servers};
 use crate::programs::{INIT_PATH, environment, environment_file, strings_file, with_root};
 
 /// The folder of the scripts whose files are in memory.
-pub const IN_MEMORY: &str = "tests/linux";
+const IN_MEMORY: &str = "tests/linux";
+
+/// The folder there of the scripts that take long.
+const LONG: &str = "long";
 
 /// The page of the book with the outcomes.
 const PAGE: &str = "docs/book/linux-programs.md";
+
+/// The language of a program of this tree.
+enum Language {
+    /// Go, in a folder with a module.
+    Go(&'static str),
+    /// Rust, in a crate of the program's name.
+    Rust,
+}
+
+/// The programs of this tree that are compiled for Linux, and the word before their names.
+const BUILT: [(&str, Language); 2] = [("exercise-go", Language::Go("tests/go")), ("exercise-tokio", Language::Rust)];
+const WORD_OF_BUILT: &str = "built ";
 
 /// Extension of the files with expected output.
 const EXPECTED: &str = "expected";
@@ -34,13 +57,20 @@ const PLACE: &str = "exercises";
 /// much earlier.
 const LIMIT: Duration = Duration::from_secs(600);
 
+/// Longest such time of a long exercise.
+const LONG_LIMIT: Duration = Duration::from_secs(7200);
+
 /// An exercise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exercise {
     /// The script's name.
     pub name: String,
-    /// The package that it exercises.
+    /// Whether it is run by its whole name only.
+    pub is_long: bool,
+    /// The package that it exercises, or the program of this tree.
     package: String,
+    /// Whether it is a program of this tree.
+    pub is_built: bool,
     /// Further packages.
     further: Vec<String>,
     /// Its subject.
@@ -49,8 +79,27 @@ pub struct Exercise {
     expected: Vec<String>,
 }
 
-/// The outcome of an exercise on a number of harts: `None` for success, or the first difference.
-pub type ExerciseOutcome = (String, u8, Option<String>);
+/// A system that runs exercises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum System {
+    /// COPS on a number of harts.
+    Cops(u8),
+    /// Debian's Linux in the same emulator.
+    Linux,
+}
+
+impl Display for System {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            System::Cops(1) => write!(formatter, "1 hart"),
+            System::Cops(harts) => write!(formatter, "{harts} harts"),
+            System::Linux => write!(formatter, "Linux"),
+        }
+    }
+}
+
+/// The outcome of an exercise on a system: `None` for success, or the first difference.
+pub type ExerciseOutcome = (String, System, Option<String>);
 
 /// Reads the exercises of a folder, in the order of names.
 ///
@@ -65,6 +114,28 @@ pub fn load(folder: &Path) -> Result<Vec<Exercise>> {
     files.iter().map(|file| Exercise::read(file)).collect()
 }
 
+/// Reads the exercises whose files are in memory, in the order of names, the long ones last.
+///
+/// # Errors
+///
+/// As of [`load`].
+pub fn load_all(tree: &Path) -> Result<Vec<Exercise>> {
+    let folder = tree.join(IN_MEMORY);
+    let mut all = load(&folder)?;
+    all.extend(load(&folder.join(LONG))?);
+    Ok(all)
+}
+
+/// Returns the exercises that a filter means: those whose names contain it, and without one all that are not long.
+pub fn chosen(all: &[Exercise], filter: Option<&str>) -> Vec<Exercise> {
+    let is_meant = |exercise: &&Exercise| match filter {
+        Some(filter) if exercise.is_long => exercise.name == filter,
+        Some(filter) => exercise.name.contains(filter),
+        None => !exercise.is_long,
+    };
+    all.iter().filter(is_meant).cloned().collect()
+}
+
 impl Exercise {
     fn read(file: &Path) -> Result<Exercise> {
         let text =
@@ -72,10 +143,13 @@ impl Exercise {
         let script = text(file)?;
         let (packages, subject) =
             head(&script).with_context(|| format!("{} does not name its package", file.display()))?;
-        let mut packages = packages.split(' ').map(String::from);
+        let is_built = packages.starts_with(WORD_OF_BUILT);
+        let mut packages = packages.trim_start_matches(WORD_OF_BUILT).split(' ').map(String::from);
         Ok(Exercise {
             name: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            is_long: file.parent().is_some_and(|folder| folder.ends_with(LONG)),
             package: packages.next().unwrap_or_default(),
+            is_built,
             further: packages.collect(),
             subject: subject.into(),
             expected: text(&file.with_extension(EXPECTED))?.lines().map(String::from).collect(),
@@ -85,7 +159,7 @@ impl Exercise {
 
     /// Returns the packages that it needs.
     pub fn packages(&self) -> impl Iterator<Item = &String> {
-        [&self.package].into_iter().chain(&self.further)
+        Some(&self.package).filter(|_| !self.is_built).into_iter().chain(&self.further)
     }
 
     /// Returns the rest of the line of its script that begins with a word.
@@ -94,7 +168,12 @@ impl Exercise {
     }
 
     fn path(&self) -> String {
-        format!("/{PLACE}/{}", self.name)
+        if self.is_long { format!("/{PLACE}/{LONG}/{}", self.name) } else { format!("/{PLACE}/{}", self.name) }
+    }
+
+    /// Returns the longest time from one of its lines that matters to the next.
+    fn limit(&self) -> Duration {
+        if self.is_long { LONG_LIMIT } else { LIMIT }
     }
 
     /// Returns the first difference between the expected lines and those that were printed.
@@ -132,9 +211,42 @@ pub fn prepare(context: &Context, exercises: &[Exercise]) -> Result<Root> {
 /// # Errors
 ///
 /// The machine cannot be built, or a file is missing.
-pub fn with_exercises(context: &Context, root: &Root, exercises: &[Exercise]) -> Result<Products> {
+pub fn with_exercises(context: &Context, root: &Root, exercises: &[Exercise], built: &[MadeFile]) -> Result<Products> {
     let (_, products) = context.build(Need::Boot)?;
-    with_root(context, products, root, "test", &files(exercises)?)
+    with_root(context, products, root, "test", &[files(exercises)?, built.to_vec()].concat())
+}
+
+/// Compiles the programs of these exercises that are of this tree.
+///
+/// # Errors
+///
+/// A compiler is missing or fails.
+pub fn build(context: &Context, exercises: &[Exercise]) -> Result<Vec<MadeFile>> {
+    let directory = context.workspace.products().join("linux");
+    std::fs::create_dir_all(&directory)?;
+    let mut files = Vec::new();
+    for exercise in exercises.iter().filter(|exercise| exercise.is_built) {
+        let name = &exercise.package[..];
+        let found = BUILT.iter().find(|(known, _)| *known == name);
+        let (_, language) = found.with_context(|| format!("{} names no program of this tree", exercise.name))?;
+        let program = match language {
+            Language::Go(module) => linux::compile_go(context, module, &directory, name, "."),
+            Language::Rust => linux::compile_rust(context, &directory, name),
+        };
+        let program = program.with_context(|| format!("the exercise {} cannot be built", exercise.name))?;
+        files.push((format!("usr/bin/{name}"), 0o755, program));
+    }
+    Ok(files)
+}
+
+/// Returns Debian's Linux with the packages and these exercises.
+///
+/// # Errors
+///
+/// It cannot be fetched, or a file cannot be read or written.
+pub fn on_linux(context: &Context, root: &Root, exercises: &[Exercise], built: &[MadeFile]) -> Result<DebianKernel> {
+    let linux = DebianKernel::prepare_with(context, Servers::InC)?;
+    linux.with_root(context, root, &[files(exercises)?, built.to_vec()].concat())
 }
 
 /// Returns the files by which the first process runs these exercises.
@@ -170,7 +282,7 @@ pub fn follow(
     guest: &mut Guest,
     suite: &str,
     exercises: &[Exercise],
-    harts: u8,
+    system: System,
     show: Show,
 ) -> Result<Vec<ExerciseOutcome>> {
     let mut outcomes = Vec::new();
@@ -179,7 +291,7 @@ pub fn follow(
         guest.wait_for("an exercise", LIMIT, |line| (line == begin).then_some(()))?;
         let end = format!("ended {} ", exercise.path());
         let mut printed = Vec::new();
-        let status = guest.wait_for("the end of an exercise", LIMIT, |line| {
+        let status = guest.wait_for("the end of an exercise", exercise.limit(), |line| {
             let status = line.strip_prefix(&end).map(String::from);
             if status.is_none() {
                 printed.push(line.to_string());
@@ -194,42 +306,53 @@ pub fn follow(
         let difference = exercise.difference(&printed);
         let verdict = if difference.is_none() { "ok" } else { "FAILED" };
         show(&format!("test {suite}::{} ... {verdict}", exercise.name));
-        outcomes.push((exercise.name.clone(), harts, difference));
+        outcomes.push((exercise.name.clone(), system, difference));
     }
     guest.wait_for_end(LIMIT)?;
     Ok(outcomes)
 }
 
-/// Makes the page of the book, for [`record`], from all outcomes.
+/// Makes the page of the book, for [`record`], from all outcomes of the exercises that were run. The others keep the
+/// rows that the page has.
 ///
 /// # Errors
 ///
 /// The file cannot be written.
-pub fn keep(context: &Context, root: &Root, exercises: &[Exercise], outcomes: &[ExerciseOutcome]) -> Result<()> {
+pub fn keep(context: &Context, root: &Root, all: &[Exercise], outcomes: &[ExerciseOutcome]) -> Result<()> {
     let page = context.workspace.products().join("linux-programs.md");
-    std::fs::write(&page, text_of(root, exercises, outcomes))
+    let before = std::fs::read_to_string(context.workspace.root.join(PAGE)).unwrap_or_default();
+    let is_built = |name: &str| BUILT.iter().any(|(built, _)| *built == name);
+    let version = |package: &str| match is_built(package) {
+        true => "of this tree".to_string(),
+        false => root.version(package).unwrap_or("?").to_string(),
+    };
+    std::fs::write(&page, text_of(version, all, outcomes, &before))
         .with_context(|| format!("cannot write {}", page.display()))
 }
 
-fn text_of(root: &Root, exercises: &[Exercise], outcomes: &[ExerciseOutcome]) -> String {
+fn text_of(version: impl Fn(&str) -> String, all: &[Exercise], outcomes: &[ExerciseOutcome], before: &str) -> String {
     let mut text = String::from(
         "<!-- Made by `cargo xtask test linux` and `cargo xtask linux list --record`: change tests/linux instead. -->\n\n\
-         # Programs built for Linux\n\nThese packages of Debian for riscv64 run unmodified, as far as the scripts in \
-         tests/linux exercise them: each must\nprint what it prints on Linux. [Running them](running-and-debugging.md\
-         #programs-built-for-linux) takes one command.\n\n| package | version | exercise | subject | outcome |\n\
+         # Programs built for Linux\n\nThese packages of Debian for riscv64, and programs that are built for Linux, run \
+         unmodified, as far as the\nscripts in tests/linux exercise them: each must print what it prints on Linux. [Running\nthem](\
+         running-and-debugging.md#programs-built-for-linux) takes one command.\n\n| package | version | exercise | subject | outcome |\n\
          |---|---|---|---|---|\n",
     );
-    for exercise in exercises {
-        let version = root.version(&exercise.package).unwrap_or("?");
-        let of_this = outcomes.iter().filter(|(name, ..)| *name == exercise.name);
+    for exercise in all {
+        let Exercise { name, package, subject, .. } = exercise;
+        let mut of_this = outcomes.iter().filter(|outcome| outcome.0 == *name).peekable();
+        if of_this.peek().is_none() {
+            let is_its_row = |line: &&str| line.contains(&format!("| {name} |"));
+            text.extend(before.lines().find(is_its_row).map(|row| format!("{row}\n")));
+            continue;
+        }
         let words: Vec<_> = of_this
-            .map(|(_, harts, difference)| {
-                let verdict = difference.as_ref().map_or("passes".into(), |difference| format!("fails ({difference})"));
-                format!("{verdict} on {harts} hart{}", if *harts == 1 { "" } else { "s" })
+            .map(|(_, system, difference)| match difference {
+                None => format!("passes on {system}"),
+                Some(difference) => format!("fails ({difference}) on {system}"),
             })
             .collect();
-        let Exercise { name, package, subject, .. } = exercise;
-        text += &format!("| {package} | {version} | {name} | {subject} | {} |\n", words.join(", "));
+        text += &format!("| {package} | {} | {name} | {subject} | {} |\n", version(package), words.join(", "));
     }
     text
 }
@@ -273,26 +396,61 @@ mod tests {
     #[test]
     fn every_exercise_is_on_the_page() {
         let page = std::fs::read_to_string(tree().join(PAGE)).unwrap();
-        let exercises = load(&tree().join(IN_MEMORY)).unwrap();
-        assert!(!exercises.is_empty());
-        for exercise in exercises {
-            let row = format!("| {} | {} | passes on 1 hart, passes on 4 harts |", exercise.name, exercise.subject);
+        let exercises = load_all(tree()).unwrap();
+        assert!(
+            exercises.iter().any(|exercise| exercise.is_long) && exercises.iter().any(|exercise| !exercise.is_long)
+        );
+        for exercise in exercises.iter().filter(|exercise| !exercise.is_long) {
+            let outcome = "passes on 1 hart, passes on 4 harts, passes on Linux";
+            let row = format!("| {} | {} | {outcome} |", exercise.name, exercise.subject);
             assert!(page.contains(&row), "{row}");
             assert!(exercise.expected.last().is_some_and(|line| line.starts_with("status ")), "{}", exercise.name);
         }
     }
 
+    fn named(name: &str, is_long: bool) -> Exercise {
+        let (package, further, subject) = ("p".into(), vec!["q".into()], "s".into());
+        let (name, script, expected) = (name.into(), Vec::new(), Vec::new());
+        Exercise { name, is_long, package, is_built: false, further, subject, script, expected }
+    }
+
+    #[test]
+    fn long_exercises_are_run_by_their_whole_name() {
+        let all = [named("python-a", false), named("python-b", false), named("python-long", true)];
+        let names = |filter| chosen(&all, filter).into_iter().map(|exercise| exercise.name).collect::<Vec<_>>();
+        assert_eq!(names(None), ["python-a", "python-b"]);
+        assert_eq!(names(Some("python")), names(None));
+        assert_eq!(names(Some("b")), ["python-b"]);
+        assert_eq!(names(Some("python-long")), ["python-long"]);
+        assert_eq!(all[0].path(), "/exercises/python-a");
+        assert_eq!(all[2].path(), "/exercises/long/python-long");
+    }
+
+    /// Rows of exercises that were not run stay, and those of exercises that are gone go.
+    #[test]
+    fn a_page_is_made_of_outcomes_and_of_the_page_before() {
+        let before = "| p | 1 | gone | s | passes |\n| p | 1 | long | s | passes on 1 hart |\n";
+        let outcomes = [
+            ("a".into(), System::Cops(1), None),
+            ("a".into(), System::Cops(4), Some("x".into())),
+            ("a".into(), System::Linux, None),
+        ];
+        let exercises = [named("a", false), named("long", true)];
+        let page = text_of(|package| format!("version of {package}"), &exercises, &outcomes, before);
+        let rows: Vec<_> = page.lines().skip_while(|line| !line.starts_with("|-")).skip(1).collect();
+        assert_eq!(
+            rows,
+            [
+                "| p | version of p | a | s | passes on 1 hart, fails (x) on 4 harts, passes on Linux |",
+                "| p | 1 | long | s | passes on 1 hart |"
+            ]
+        );
+    }
+
     #[test]
     fn the_first_difference_counts() {
         let lines = |text: &str| text.lines().map(String::from).collect::<Vec<_>>();
-        let exercise = Exercise {
-            name: "x".into(),
-            package: "p".into(),
-            further: Vec::new(),
-            subject: "s".into(),
-            script: Vec::new(),
-            expected: lines("a\nb\nstatus 0"),
-        };
+        let exercise = Exercise { expected: lines("a\nb\nstatus 0"), ..named("x", false) };
         assert_eq!(exercise.difference(&lines("a\nb\nstatus 0")), None);
         assert_eq!(exercise.difference(&lines("a\nc\nstatus 0")).unwrap(), "line 2: `c` and not `b`");
         assert_eq!(exercise.difference(&lines("a\nb")).unwrap(), "line 3: the end and not `status 0`");

@@ -19,7 +19,7 @@ use filesystem::cpio;
 use crate::cli;
 use crate::context::{self, Context};
 use crate::debian::{self, MadeFile, Root};
-use crate::exercises::{self, Exercise};
+use crate::exercises::{self, Exercise, System};
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::image;
 use crate::lanes::Show;
@@ -121,7 +121,7 @@ impl DiskSuite {
         if !self.exercises.is_empty() {
             let line = context::command_line(&format!("/{INIT_PATH}"), &[])?;
             let mut guest = self.boot(boots, &image, line, log)?;
-            let found = exercises::follow(&mut guest, "disk", &self.exercises, harts, show)?;
+            let found = exercises::follow(&mut guest, "disk", &self.exercises, System::Cops(harts), show)?;
             passed += found.iter().filter(|(.., difference)| difference.is_none()).count() as u64;
             failures
                 .extend(found.into_iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference?))));

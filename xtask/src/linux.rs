@@ -71,6 +71,9 @@ pub const PROGRAM: &str = "peers";
 const GO_SERVER: &str = "go-server";
 const GO_HTTP: &str = "go-http";
 
+/// The module with them.
+const GO_PEERS: &str = "bench/peers/go";
+
 /// Packages of Debian whose servers the program starts.
 const SERVERS_OF_DEBIAN: [&str; 2] = ["redis-server", "nginx"];
 
@@ -135,14 +138,14 @@ impl DebianKernel {
         let mut programs = vec![("init".to_string(), peers)];
         let mut servers: Vec<_> = SERVERS.into_iter().filter(|name| !["go", "tokio", ECHO].contains(name)).collect();
         if wanted == Servers::All {
-            match compile_go(context, &directory, GO_SERVER, ".") {
+            match compile_go(context, GO_PEERS, &directory, GO_SERVER, ".") {
                 Ok(program) => {
                     programs.push((format!("bin/{GO_SERVER}"), program));
                     servers.push("go");
                 }
                 Err(error) => eprintln!("The server in Go is left out: {error:#}"),
             }
-            match compile_tokio(context, &directory) {
+            match compile_rust(context, &directory, TOKIO) {
                 Ok(program) => {
                     programs.push(("bin/tokio-server".into(), program));
                     servers.push("tokio");
@@ -169,7 +172,7 @@ impl DebianKernel {
     /// They cannot be fetched, or the host has no Go.
     pub fn servers_of_debian(&self, context: &Context) -> Result<(Root, Vec<MadeFile>)> {
         let root = Root::prepare(context, &SERVERS_OF_DEBIAN.map(String::from))?;
-        let go = compile_go(context, &context.workspace.products().join("linux"), GO_HTTP, "./http")?;
+        let go = compile_go(context, GO_PEERS, &context.workspace.products().join("linux"), GO_HTTP, "./http")?;
         let files = vec![
             (format!("usr/bin/{PROGRAM}"), 0o755, std::fs::read(&self.program)?),
             (format!("usr/bin/{GO_HTTP}"), 0o755, go),
@@ -293,15 +296,19 @@ fn compile_peers(context: &Context, directory: &Path) -> Result<Vec<u8>> {
     Ok(std::fs::read(program)?)
 }
 
-/// Compiles a package of bench/peers/go.
-fn compile_go(context: &Context, directory: &Path, name: &str, package: &str) -> Result<Vec<u8>> {
+/// Compiles a package of a module of Go, in this folder of the tree, to a program of this name in a directory.
+///
+/// # Errors
+///
+/// The host has no Go, or its compiler fails.
+pub fn compile_go(context: &Context, module: &str, directory: &Path, name: &str, package: &str) -> Result<Vec<u8>> {
     if toolchain::find_program("go").is_none() {
         bail!("this host has no Go");
     }
-    let activity = context.progress.start("Building the server in Go");
+    let activity = context.progress.start(format!("Building {name} with Go"));
     let program = directory.join(name);
     let mut compiler = children::command("go");
-    compiler.current_dir(context.workspace.root.join("bench/peers/go"));
+    compiler.current_dir(context.workspace.root.join(module));
     compiler.envs([("GOOS", "linux"), ("GOARCH", "riscv64"), ("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local")]);
     compiler.args(["build", "-trimpath", "-o"]).arg(&program).arg(package);
     run(compiler, "go build")?;
@@ -309,13 +316,18 @@ fn compile_go(context: &Context, directory: &Path, name: &str, package: &str) ->
     Ok(std::fs::read(program)?)
 }
 
-fn compile_tokio(context: &Context, directory: &Path) -> Result<Vec<u8>> {
+/// Compiles a crate of this workspace with one program, which has the crate's name.
+///
+/// # Errors
+///
+/// The host has no compiler for Linux on riscv64, or it fails.
+pub fn compile_rust(context: &Context, directory: &Path, package: &str) -> Result<Vec<u8>> {
     linux_target::ensure(&context.progress)?;
     let target = directory.join("tokio");
     let mut build = linux_target::cargo(&context.workspace, "build", &target);
-    build.args(["--package", TOKIO]);
-    build::run_cargo(build, "Building the server with tokio", &context.progress)?;
-    Ok(std::fs::read(linux_target::programs(&target).join(TOKIO))?)
+    build.args(["--package", package]);
+    build::run_cargo(build, &format!("Building {package}"), &context.progress)?;
+    Ok(std::fs::read(linux_target::programs(&target).join(package))?)
 }
 
 /// Builds the archive that Linux unpacks: the first program, others, modules, a console.

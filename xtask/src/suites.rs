@@ -36,7 +36,7 @@ use crate::cores;
 use crate::dist;
 use crate::efi;
 use crate::emulator;
-use crate::exercises;
+use crate::exercises::{self, System};
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::image;
 use crate::interrupt;
@@ -154,6 +154,9 @@ const CANNOT_START: &str = "the microkernel cannot start: ";
 
 /// Longest time of Linux's boot and its measurements.
 const LINUX_LIMIT: Duration = Duration::from_secs(900);
+
+/// Number of harts on which Debian's Linux runs exercises.
+const LINUX_HARTS: u8 = 2;
 
 /// Longest time of a mistake.
 const FAULT_LIMIT: Duration = Duration::from_secs(300);
@@ -803,35 +806,70 @@ fn micro<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Te
     Ok(parts)
 }
 
-/// Fetches unmodified programs, and returns the runs of their exercises. The interrupt controller makes no difference
-/// to them.
+/// Fetches unmodified programs, and returns the runs of their exercises, by name also those on Debian's Linux in the
+/// same emulator. The interrupt controller makes no difference to them.
 fn linux<'a>(
     context: &'a Context,
     toolchain: &'a Toolchain,
     arguments: &cli::Test,
     show: Show,
 ) -> Result<Vec<Part<'a>>> {
-    let all = exercises::load(&context.workspace.root.join(exercises::IN_MEMORY))?;
-    let root = match exercises::prepare(context, &all) {
+    let all = exercises::load_all(&context.workspace.root)?;
+    let mut chosen = exercises::chosen(&all, arguments.filter.as_deref());
+    // Packages of all short exercises, whichever are chosen, so that they are unpacked once.
+    let is_long = chosen.iter().any(|exercise| exercise.is_long);
+    let packaged = if is_long { chosen.clone() } else { exercises::chosen(&all, None) };
+    let root = match exercises::prepare(context, &packaged) {
         Err(error) if arguments.suites.is_empty() => {
             show(&format!("note: the programs of Debian are left out: {error:#}"));
             return Ok(Vec::new());
         }
         prepared => prepared?,
     };
-    let is_meant = |name: &str| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter));
-    let chosen: Vec<_> = all.iter().filter(|exercise| is_meant(&exercise.name)).cloned().collect();
-    let products = Arc::new(exercises::with_exercises(context, &root, &chosen)?);
+    let built = match exercises::build(context, &chosen) {
+        Err(error) if arguments.suites.is_empty() => {
+            show(&format!("note: the programs of this tree for Linux are left out: {error:#}"));
+            chosen.retain(|exercise| !exercise.is_built);
+            Vec::new()
+        }
+        built => built?,
+    };
+    let products = Arc::new(exercises::with_exercises(context, &root, &chosen, &built)?);
+    let harts = arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]);
+    let mut systems: Vec<_> = harts.into_iter().map(System::Cops).collect();
+    // The run of everything has no time for it.
+    let beside = match arguments.suites.is_empty() || arguments.harts.is_some() || chosen.is_empty() {
+        true => None,
+        false => Some(exercises::on_linux(context, &root, &chosen, &built)?),
+    };
+    systems.extend(beside.as_ref().map(|_| System::Linux));
+    // Long ones may be run on one system at a time.
+    let is_kept = is_long || systems.len() == HARTS.len() + 1;
     let outcomes = Arc::new(Mutex::new(Vec::new()));
     let (all, chosen, root) = (Arc::new(all), Arc::new(chosen), Arc::new(root));
-    let parts = arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]).into_iter().map(|harts| {
+    let count = systems.len() * chosen.len();
+    let parts = systems.into_iter().map(|system| {
+        let harts = match system {
+            System::Cops(harts) => harts,
+            System::Linux => LINUX_HARTS,
+        };
         // The archive with the programs is a part of the memory.
-        let machine = cli::Machine { memory: None, ..chosen_machine(arguments, Some(harts)) };
+        let mut machine = cli::Machine { memory: None, ..chosen_machine(arguments, Some(harts)) };
+        if system == System::Linux {
+            machine.machine = Some(linux::MACHINE);
+        }
         let boots = Boots { context, toolchain, products: products.clone(), machine };
         let (all, chosen, root, outcomes) = (all.clone(), chosen.clone(), root.clone(), outcomes.clone());
-        boots.part("linux", move |boots, log, show| {
-            let mut guest = boots.start_with(Clock::Host, log, &boots.products.kernel, exercises::command_line()?)?;
-            let found = exercises::follow(&mut guest, "linux", &chosen, harts, show)?;
+        let linux = beside.clone().filter(|_| system == System::Linux);
+        let run = move |boots: &Boots<'_>, log: &Path, show: Show| {
+            let mut guest = match linux {
+                None => boots.start_with(Clock::Host, log, &boots.products.kernel, exercises::command_line()?)?,
+                Some(linux) => {
+                    let configuration = linux.configuration(context, harts, Clock::Host, &["exercises".into()])?;
+                    Guest::start(&toolchain.qemu, &context.board, &configuration, log, Echo::LogOnly)?
+                }
+            };
+            let found = exercises::follow(&mut guest, "linux", &chosen, system, show)?;
             let failures =
                 found.iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference.as_ref()?)));
             let failures: Vec<_> = failures.collect();
@@ -839,15 +877,17 @@ fn linux<'a>(
             let passed = found.len() as u64 - failed;
             let mut outcomes = outcomes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             outcomes.extend(found);
-            if outcomes.len() == HARTS.len() * all.len() {
-                outcomes.sort_by_key(|(_, harts, _)| *harts);
+            if is_kept && outcomes.len() == count {
+                outcomes.sort_by_key(|(_, system, _)| *system);
                 exercises::keep(context, &root, &all, &outcomes)?;
             }
             Ok((Tally { passed, failed, skipped: 0 }, failures))
-        })
+        };
+        boots.part(if system == System::Linux { "Debian's Linux" } else { "linux" }, run)
     });
     let mut parts: Vec<_> = parts.collect();
     // Left out with the exercises of other names.
+    let is_meant = |name: &str| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter));
     if image::tools_are_there() && is_meant("core file") {
         let machine = cli::Machine { memory: None, ..chosen_machine(arguments, Some(arguments.harts.unwrap_or(1))) };
         let boots = Boots { context, toolchain, products, machine };

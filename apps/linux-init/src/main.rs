@@ -44,6 +44,10 @@ const DIRECTORY: &str = "/tmp";
 /// Longest time of an exercise, so that one that hangs does not keep the others from running.
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// The folder of exercises that take long, and the longest time of one of these.
+const LONG: &str = "/exercises/long/";
+const LONG_LIMIT: Duration = Duration::from_secs(7000);
+
 /// Status of a command that could not be started, as shells report it.
 const NOT_STARTED: i32 = 127;
 
@@ -108,8 +112,9 @@ async fn run_exercises(paths: &[u8]) -> i32 {
     for path in paths.split(|byte| *byte == 0).filter(|path| !path.is_empty()) {
         let path = String::from_utf8_lossy(path);
         println!("exercise {path}");
+        let limit = if path.starts_with(LONG) { LONG_LIMIT } else { LIMIT };
         match Command::new(PATH).argument(SECOND_FORM).argument(&path).spawn() {
-            Ok(child) => match cops::timeout(LIMIT, child.wait()).await {
+            Ok(child) => match cops::timeout(limit, child.wait()).await {
                 Ok(Ok(ending)) => println!("\nended {path} {}", status_of(ending)),
                 Ok(Err(error)) => println!("\nended {path} {error}"),
                 Err(_) => {
