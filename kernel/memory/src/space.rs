@@ -866,17 +866,19 @@ impl AddressSpace {
         self.missed.take()
     }
 
-    /// Returns the first page of a range that has to be fetched, among a bounded number of pages from its start on.
+    /// Returns the first page of a range that has to be fetched, among so many pages from its start on at most: a number
+    /// that is less afterwards.
     #[must_use]
-    pub fn first_elsewhere(&self, range: Range<u64>) -> Option<u64> {
-        const MOST_PAGES: u64 = 4096;
-        let end = range.end.min(range.start.saturating_add(MOST_PAGES * PAGE_SIZE));
+    pub fn first_elsewhere(&self, range: Range<u64>, most: &mut u64) -> Option<u64> {
+        let end = range.end.min(range.start.saturating_add(most.saturating_mul(PAGE_SIZE)));
         let regions = self.regions.iter_from(self.regions.above(range.start)).take(MOST_REGIONS);
         regions.take_while(|region| region.start < end).find_map(|region| {
-            let Backing::Object(mapped) = &region.backing else { return None };
-            let number = |address: u64| (mapped.first + (address - region.start) / PAGE_SIZE) as usize;
             let (first, last) = (range.start.max(region.start), (end.min(region.end) - 1).max(region.start));
-            let page = mapped.object.first_elsewhere(number(first)..number(last) + 1)?;
+            let number = |address: u64| (address - region.start) / PAGE_SIZE;
+            *most = most.saturating_sub(number(last) - number(first) + 1);
+            let Backing::Object(mapped) = &region.backing else { return None };
+            let of_object = |address: u64| (mapped.first + number(address)) as usize;
+            let page = mapped.object.first_elsewhere(of_object(first)..of_object(last) + 1)?;
             Some(region.start + (page as u64 - mapped.first) * PAGE_SIZE)
         })
     }

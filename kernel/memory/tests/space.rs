@@ -1565,14 +1565,21 @@ fn pages_that_are_elsewhere_are_told_and_missed() {
             file.put(page).expect("there is memory").write(0, b"fetched");
         }
         let first = |space: &AddressSpace, pages: core::ops::Range<u64>| {
-            let found = space.first_elsewhere(start + pages.start * PAGE_SIZE..start + pages.end * PAGE_SIZE);
+            let range = start + pages.start * PAGE_SIZE..start + pages.end * PAGE_SIZE;
+            let found = space.first_elsewhere(range, &mut 100);
             found.map(|address| (address - start) / PAGE_SIZE)
         };
         assert_eq!(first(&space, 0..8), Some(1));
         assert_eq!((first(&space, 0..1), first(&space, 2..3)), (None, None));
         assert_eq!(first(&space, 2..6), Some(3));
         assert_eq!((first(&space, 4..5), first(&space, 5..20)), (Some(4), None));
-        assert_eq!(space.first_elsewhere(start - PAGE_SIZE..start + 1), None);
+        assert_eq!(space.first_elsewhere(start - PAGE_SIZE..start + 1, &mut 100), None);
+        // No more pages are looked at than may be.
+        let mut most = 3;
+        assert_eq!(space.first_elsewhere(start + 2 * PAGE_SIZE..start + 20 * PAGE_SIZE, &mut 1), None);
+        assert_eq!(space.first_elsewhere(start + 2 * PAGE_SIZE..start + 3 * PAGE_SIZE, &mut most), None);
+        assert_eq!(space.first_elsewhere(start..start + 20 * PAGE_SIZE, &mut most), Some(start + PAGE_SIZE));
+        assert_eq!((most, space.first_elsewhere(start..start + 20 * PAGE_SIZE, &mut most)), (0, None));
         let mut bytes = [0; 7];
         space.copy_in(start, &mut bytes).expect("it is there");
         assert_eq!((&bytes, space.has_missed()), (b"fetched", false));

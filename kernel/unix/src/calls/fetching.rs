@@ -34,11 +34,14 @@ const PAGE: u64 = abi_queue::pages::PAGE_SIZE as u64;
 const AROUND: u64 = 32;
 /// Bytes of a structure whose size the table of calls does not tell.
 const STRUCTURE: usize = 256;
+/// Number of pages of its buffers that a call looks at: those behind them are missed by the copy, which is shorter then.
+const MOST_LOOKED_AT: u64 = 1024;
 /// Number of entries of a vector (Linux: `UIO_MAXIOV`).
 const MOST_ENTRIES: usize = 1024;
-/// Bytes of an entry of a vector, and of the header of a message.
+/// Bytes of an entry of a vector, of the header of a message, and of one of several.
 const ENTRY: usize = 16;
 const HEADER: usize = 56;
+const HEADER_OF_SEVERAL: usize = 64;
 
 /// Buffers of a call.
 type Buffers = SmallVec<[Range<u64>; 8]>;
@@ -84,11 +87,13 @@ impl Fetch {
         // Of an earlier call.
         let _ = space.take_missed();
         worker.keep_argument(context.register(10));
-        let find = |space: &AddressSpace, buffers: &Buffers| {
+        let mut most = MOST_LOOKED_AT;
+        let mut find = |space: &AddressSpace, buffers: &Buffers| {
             let mut buffers = buffers.iter();
             buffers.find_map(|range| {
-                let page = space.first_elsewhere(range.clone())?;
-                Fetch::of(process, space, page, Some(range.clone()))
+                let end = range.end.min(range.start.saturating_add(most * PAGE));
+                let page = space.first_elsewhere(range.clone(), &mut most)?;
+                Fetch::of(process, space, page, Some(page..end))
             })
         };
         let buffers = buffers_of(call, &arguments);
@@ -216,25 +221,40 @@ fn further_buffers(space: &mut AddressSpace, call: SystemCall, arguments: &[usiz
     if is_of_vectors(call) {
         add_vector(space, arguments[1], arguments[2], &mut buffers);
     }
-    if matches!(call, SystemCall::SendMessage | SystemCall::ReceiveMessage) {
-        let mut header = [0; HEADER];
-        if space.copy_in(arguments[1] as u64, &mut header).is_ok() {
-            let word = |number: usize| {
-                header.as_chunks::<8>().0.get(number).map_or(0, |word| u64::from_le_bytes(*word)) as usize
-            };
-            buffers.extend(range_of(word(0), word(1) & u32::MAX as usize));
-            buffers.extend(range_of(word(4), word(5)));
-            let vector = range_of(word(2), word(3).min(MOST_ENTRIES) * ENTRY);
-            buffers.extend(vector);
-            add_vector(space, word(2), word(3), &mut buffers);
+    let headers = match call {
+        SystemCall::SendMessage | SystemCall::ReceiveMessage => 1,
+        SystemCall::SendMessages | SystemCall::ReceiveMessages => arguments[2].min(MOST_ENTRIES),
+        _ => 0,
+    };
+    for number in 0..headers {
+        let header = arguments[1].checked_add(number * HEADER_OF_SEVERAL).and_then(|at| range_of(at, HEADER));
+        let Some(header) = header else { break };
+        if buffers.len() >= MOST_ENTRIES || !add_message(space, header, &mut buffers) {
+            break;
         }
     }
     buffers
 }
 
+/// Adds the buffers of a message, as far as it can be read; returns whether its header can be.
+fn add_message(space: &mut AddressSpace, header: Range<u64>, buffers: &mut Buffers) -> bool {
+    let mut bytes = [0; HEADER];
+    if space.copy_in(header.start, &mut bytes).is_err() {
+        buffers.push(header);
+        return false;
+    }
+    let word =
+        |number: usize| bytes.as_chunks::<8>().0.get(number).map_or(0, |word| u64::from_le_bytes(*word)) as usize;
+    buffers.extend(range_of(word(0), word(1) & u32::MAX as usize));
+    buffers.extend(range_of(word(4), word(5)));
+    buffers.extend(range_of(word(2), word(3).min(MOST_ENTRIES) * ENTRY));
+    add_vector(space, word(2), word(3), buffers);
+    true
+}
+
 /// Adds the buffers of a vector, as far as it can be read.
 fn add_vector(space: &mut AddressSpace, address: usize, count: usize, buffers: &mut Buffers) {
-    for number in 0..count.min(MOST_ENTRIES) {
+    for number in 0..count.min(MOST_ENTRIES.saturating_sub(buffers.len())) {
         let mut entry = [0; ENTRY];
         let Some(at) = address.checked_add(number * ENTRY) else { return };
         if space.copy_in(at as u64, &mut entry).is_err() {
@@ -268,7 +288,7 @@ mod tests {
     use hal_api::Access;
 
     use super::*;
-    use crate::files::disk::tests::{SECOND, SECOND_IS_BAD_AT};
+    use crate::files::disk::tests::{SECOND, SECOND_IS_BAD_AT, silence_second};
     use crate::files::volume::loading::tests::{PAGES, make};
     use crate::files::volume::tests::{mount, open, unmount, with_volume};
     use crate::process::accounts::Resource;
@@ -419,14 +439,20 @@ mod tests {
             let message = program.store(&words(&[0, 0, entry, 1, 0, 0, 0]));
             assert_eq!(program.call(SystemCall::ReceiveMessage, [second, message, 0]), Ok(20));
             assert_eq!(program.read(to, 20), vec![byte; 20]);
-            // One that is found in the middle of a call.
+            // One of several, which is received once too.
             let (at, byte) = fresh(program);
             let entry = program.store(&words(&[at, 30]));
             let messages = program.store(&words(&[0, 0, entry, 1, 0, 0, 0, 0]));
             assert_eq!(program.call(SystemCall::SendMessages, [first, messages, 1, 0]), Ok(1));
-            let to = program.place(64);
-            assert_eq!(program.call(SystemCall::ReceiveFrom, [second, to, 64, 0, 0, 0]), Ok(30));
+            let (to, _) = fresh(program);
+            let entry = program.store(&words(&[to, 64]));
+            let messages = program.store(&words(&[0, 0, entry, 1, 0, 0, 0, 0]));
+            assert_eq!(program.call(SystemCall::ReceiveMessages, [second, messages, 1, 0, 0]), Ok(1));
             assert_eq!(program.read(to, 30), vec![byte; 30]);
+            // A word that the table of calls does not call an address, and that is found in the middle of a call.
+            let (at, byte) = fresh(program);
+            let value = u32::from_le_bytes([byte; 4]) as usize;
+            assert_eq!(program.call(SystemCall::Futex, [at, 0, value + 1, 0]), Err(Errno::EAGAIN));
             // An asynchronous call.
             let (at, byte) = fresh(program);
             let done = program.submit(SystemCall::Write, [writer, at, 40], 7);
@@ -443,6 +469,36 @@ mod tests {
 
     fn page_of(at: usize, place: usize) -> usize {
         (at - place) / PAGE
+    }
+
+    /// Faults and calls that wait are given up with their process, and leave nothing.
+    #[test]
+    fn those_who_wait_for_a_page_can_be_killed() {
+        with_volume(|program| {
+            let (file, place) = begin(program, 0);
+            let (_, writer) = program.pipe(0);
+            silence_second(true);
+            let touches: fn(&mut Program, usize, usize) = |program, place, _| program.touch(place, 1, Access::Read);
+            let writes: fn(&mut Program, usize, usize) = |program, place, writer| {
+                let _ = program.call(SystemCall::Write, [writer, place + PAGE, 10]);
+            };
+            for waits in [touches, writes] {
+                let child = program
+                    .fork(move |program| {
+                        waits(program, place, writer);
+                        panic!("the disk has not answered");
+                    })
+                    .unwrap();
+                program.sleep_ns(1_000_000);
+                let signal = types::signal::KILL;
+                assert_eq!(program.call(SystemCall::Kill, [child, signal as usize]), Ok(0));
+                assert_eq!(program.wait_for(child), Ok((child, signal)));
+            }
+            silence_second(false);
+            program.touch(place, 1, Access::Read);
+            assert_eq!(program.read(place, 1), [1]);
+            end(program, file, place);
+        });
     }
 
     /// A call is told, and a program that touches it gets a signal.

@@ -338,7 +338,7 @@ impl Mapping {
                 let first = (offset / PAGE) as u64;
                 let pages = first..first + (self.length / PAGE) as u64;
                 keeps.share_pages(&process, pages.clone()).await?;
-                if object.is_fetched() && (self.populates || process.rings.has_any()) {
+                if object.is_fetched() && self.populates {
                     keeps.fetch(&process, pages)?.await?;
                 }
                 ObjectUse { object, first, sharing: *sharing, keeps: Some(keeps) }
@@ -399,11 +399,12 @@ impl Kept {
     /// Moves pages of the file to its common memory, in steps. Those of a disk come when they are touched.
     pub(super) async fn share_pages(&self, process: &Process, pages: Range<u64>) -> Result<(), Errno> {
         if let Some(file) = self.file.as_kind::<VolumeFile>() {
-            if file.node().is_fetched() {
+            if file.node().is_fetched() && !process.rings.has_any() {
                 self.pin(file.node().count_pages(pages.clone()).0)?;
                 file.note_stores(process, pages, self.sharing).await;
                 return Ok(());
             }
+            // Calls of rings do not wait for pages.
             return self.fetch(process, pages)?.await;
         }
         for page in pages {

@@ -1179,6 +1179,8 @@ pub(crate) mod tests {
     pub(crate) static SECOND_FAILS: AtomicBool = AtomicBool::new(false);
     /// A byte of the second disk that cannot be read; 0 for none.
     pub(crate) static SECOND_IS_BAD_AT: AtomicUsize = AtomicUsize::new(0);
+    /// The second disk does not answer yet.
+    static SECOND_IS_SILENT: AtomicBool = AtomicBool::new(false);
     /// The second disk takes no bytes.
     pub(crate) static SECOND_REFUSES_WRITES: AtomicBool = AtomicBool::new(false);
     pub(in crate::files) const SECOND_SIZE: usize = 16 << 20;
@@ -1223,6 +1225,9 @@ pub(crate) mod tests {
         }
 
         fn take(&mut self) -> Option<(usize, Result<(), RequestError>)> {
+            if SECOND_IS_SILENT.load(Ordering::Relaxed) {
+                return None;
+            }
             let (number, is_bad) = self.begun.pop_front()?;
             let fails = is_bad || SECOND_FAILS.load(Ordering::Relaxed);
             Some((number, if fails { Err(RequestError::Failed) } else { Ok(()) }))
@@ -1288,6 +1293,12 @@ pub(crate) mod tests {
     fn open_disk(program: &mut Program) -> usize {
         let path = program.store(b"/dev/vda\0");
         program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap()
+    }
+
+    /// Has the second disk answer later, or again.
+    pub(crate) fn silence_second(is_silent: bool) {
+        SECOND_IS_SILENT.store(is_silent, Ordering::Relaxed);
+        all()[1].whole.attendant.summon();
     }
 
     /// Replaces the bytes of the second disk.
