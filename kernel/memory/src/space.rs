@@ -866,8 +866,8 @@ impl AddressSpace {
         self.missed.take()
     }
 
-    /// Returns the first page of a range that has to be fetched, among so many pages from its start on at most: a number
-    /// that is less afterwards.
+    /// Returns the first page of a range that has to be fetched, among so many pages from its start on at most: their
+    /// number is less afterwards.
     #[must_use]
     pub fn first_elsewhere(&self, range: Range<u64>, most: &mut u64) -> Option<u64> {
         let end = range.end.min(range.start.saturating_add(most.saturating_mul(PAGE_SIZE)));

@@ -34,7 +34,7 @@ const PAGE: u64 = abi_queue::pages::PAGE_SIZE as u64;
 const AROUND: u64 = 32;
 /// Bytes of a structure whose size the table of calls does not tell.
 const STRUCTURE: usize = 256;
-/// Number of pages of its buffers that a call looks at: those behind them are missed by the copy, which is shorter then.
+/// Number of pages of its buffers that a call looks at: the copy misses those behind them, and is shorter then.
 const MOST_LOOKED_AT: u64 = 1024;
 /// Number of entries of a vector (Linux: `UIO_MAXIOV`).
 const MOST_ENTRIES: usize = 1024;
