@@ -518,6 +518,19 @@ impl<P: Clone> Cache<P> {
         count
     }
 
+    /// Forgets pages of a range that are as on the disk, which has lost them, among the next `looks` places from one
+    /// on; returns the place to go on with.
+    pub fn lose(&mut self, range: Range<u64>, from: usize, looks: usize) -> Option<usize> {
+        let end = from.saturating_add(looks).min(self.places.len());
+        for place in self.places.get_mut(from..end)? {
+            if place.can_go() && place.is_taken && range.contains(&place.index) {
+                place.page = None;
+                place.state = State::Absent;
+            }
+        }
+        (end < self.places.len()).then_some(end)
+    }
+
     fn set_of(&self, index: u64) -> Range<usize> {
         // Neighbours lie in different sets.
         let set = (index % self.hands.len() as u64) as usize;

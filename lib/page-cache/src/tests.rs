@@ -350,6 +350,28 @@ fn a_page_is_taken_if_it_is_as_on_the_disk_and_nobody_has_pinned_it() {
     assert_eq!(get(&mut cache, &mut disk, 3), 7);
 }
 
+/// Changes that were not written stay, and so do pages in use and beside the range.
+#[test]
+fn pages_that_the_disk_has_lost_are_read_again() {
+    let (mut cache, mut disk) = (Cache::<Page>::new(64, 100).unwrap(), Disk::default());
+    for index in 3..8 {
+        put(&mut cache, &mut disk, index, Purpose::Overwrite, 7);
+    }
+    cache.write_all();
+    disk.carry_out_all(&mut cache);
+    put(&mut cache, &mut disk, 5, Purpose::Change, 8);
+    let Poll::Ready(Ok(pinned)) = cache.pin(6, Purpose::Read, None, fresh) else { panic!("it is there") };
+    disk.contents.clear();
+    let mut from = Some(0);
+    while let Some(place) = from {
+        from = cache.lose(4..8, place, 10);
+    }
+    cache.unpin(pinned, false);
+    let found: Vec<_> = (3..8).map(|index| get(&mut cache, &mut disk, index)).collect();
+    assert_eq!(found, [7, 0, 8, 7, 0]);
+    assert_eq!(cache.lose(0..100, 64, 10), None);
+}
+
 #[test]
 fn orders_for_neighbours_are_taken_together_and_given_again() {
     let mut cache = Cache::<Page>::new(64, 100).unwrap();

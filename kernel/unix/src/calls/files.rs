@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
-use abi_unix::types::{self, allocation, control, file_control, memory_file, open as flag};
+use abi_unix::types::{self, allocation, block_control, control, file_control, memory_file, open as flag};
 use abi_unix::{Errno, SystemCall};
 use ext4::Stamp;
 use filesystem::rights::{self, EXECUTE, Ownership, Subject, WRITE};
@@ -437,6 +437,19 @@ pub(super) fn device_control(call: Call<'_>) -> Decoding {
                 return Ok(0.into());
             }
         },
+        block_control::DISCARD | block_control::FILL_WITH_ZEROS => {
+            if let Some(open) = file.as_kind::<DiskFile>() {
+                let (process, disk) = (call.process().clone(), open.disk());
+                let range = open.range(&*process, argument)?;
+                return Ok(kept_steps(call.number, async move {
+                    match command {
+                        block_control::DISCARD => disk.discard(&*process, range).await?,
+                        _ => disk.fill_with_zeros(&*process, range).await?,
+                    }
+                    Ok(0)
+                }));
+            }
+        }
         _ if interfaces::is_known(command) && require_socket(&file).is_ok() => {
             return interfaces::control(&**call.process(), command, argument).map(Into::into);
         }

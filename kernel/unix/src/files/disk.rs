@@ -20,7 +20,7 @@ use core::fmt::Write as _;
 use core::future::poll_fn;
 use core::mem;
 use core::ops::Range;
-use core::task::{Poll, Waker};
+use core::task::{Context, Poll, Waker};
 
 use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
@@ -42,7 +42,7 @@ use crate::network::wire::DmaBuffer;
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::executor::{self, Attendant};
 use crate::scheduling::payers;
-use crate::scheduling::steps;
+use crate::scheduling::steps::{self, Ends};
 use crate::time;
 
 /// Major number of disks, and of minor numbers that each has: of the whole disk, and of its partitions.
@@ -73,6 +73,7 @@ pub(crate) const READ_AHEAD: u64 = 16;
 const SECTORS: u64 = PAGE_SIZE as u64 / SECTOR;
 
 static DISKS: Once<Vec<Disk>> = Once::new();
+static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// Number of neighbouring pages that are read or written by one request (Linux: `read_ahead_kb`, 128 KiB).
 const MOST_PAGES: usize = 32;
@@ -109,6 +110,9 @@ pub(crate) trait Device: Send {
     /// Returns the number of pages that one request may read or write.
     fn most_pages(&self) -> usize;
 
+    /// Returns the number of sectors that one request may discard; 0 if the device knows no such requests.
+    fn most_discarded(&self) -> u32;
+
     /// Begins a request, and returns its number. The device sees it with the next [`notify`](Self::notify).
     fn begin(&mut self, request: Request, parts: RequestPages) -> Result<usize, RequestError>;
 
@@ -135,6 +139,10 @@ impl Device for Driver<Mapped, DmaBuffer, RequestPages> {
         self.most_parts().min(MOST_PAGES)
     }
 
+    fn most_discarded(&self) -> u32 {
+        self.most_discarded()
+    }
+
     fn begin(&mut self, request: Request, parts: RequestPages) -> Result<usize, RequestError> {
         self.submit(request, parts).map(|ticket| ticket.number()).map_err(|(error, _)| error)
     }
@@ -157,6 +165,7 @@ enum UnderWay {
     /// So many pages from one on.
     Pages(Direction, u64, usize),
     Flush,
+    Discard,
 }
 
 /// The flushes of the device's own cache. One is under way at a time, for all tasks that had asked for one before it
@@ -167,6 +176,19 @@ struct Flushes {
     payer: u32,
     wanted: u64,
     begun: u64,
+    ended: u64,
+    errors: u64,
+    waiters: Waiters,
+}
+
+/// Sectors that are not needed any more. One request for some is under way at a time, and no other beside it: a page
+/// that is written afterwards is not lost with them.
+#[derive(Default)]
+struct Discards {
+    /// The sectors of the one that is wanted or under way.
+    wanted: Option<Range<u64>>,
+    /// The process that has wanted it.
+    payer: u32,
     ended: u64,
     errors: u64,
     waiters: Waiters,
@@ -183,6 +205,7 @@ struct State {
     /// others of them are read and written all the same.
     alone: usize,
     flushes: Flushes,
+    discards: Discards,
     /// Time at which changes are written without a call for it; `None` without changes.
     write_back_at: Option<u64>,
     /// Time at which the attendant looks whether the device has answered the oldest request, which has then begun that
@@ -373,6 +396,7 @@ impl Disk {
             in_flight: 0,
             alone: 0,
             flushes: Flushes::default(),
+            discards: Discards::default(),
             write_back_at: None,
             watched_until: None,
             untold_failures: 0,
@@ -734,6 +758,79 @@ impl Disk {
         if is_ready { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Tells the device that bytes are not needed any more, those of whole pages in the range. They are not known
+    /// afterwards.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the device knows no such requests, `EIO`, `ENOMEM`.
+    ///
+    /// # Cancellation
+    /// A part is told.
+    pub(crate) async fn discard(&self, caller: &(impl Ends + Sync), range: Range<u64>) -> Result<(), Errno> {
+        let size = PAGE_SIZE as u64;
+        let most = u64::from(self.whole.state.lock().device.most_discarded()) / SECTORS;
+        if most == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (mut next, end) = (range.start.div_ceil(size) + self.first_page, range.end / size + self.first_page);
+        let mut registered = Registered(self, None);
+        while next < end {
+            let pages = next..end.min(next + most);
+            next = pages.end;
+            let (ticket, errors) = poll_fn(|cx| {
+                let mut state = self.whole.state.lock();
+                if state.discards.wanted.is_some() {
+                    return registered.wait(&mut state.discards.waiters, cx);
+                }
+                state.discards.wanted = Some(pages.start * SECTORS..pages.end * SECTORS);
+                state.discards.payer = payers::present();
+                let ticket = (state.discards.ended + 1, state.discards.errors);
+                self.start_orders(state, Machine::now());
+                Poll::Ready(Ok(ticket))
+            })
+            .await?;
+            poll_fn(|cx| {
+                let mut state = self.whole.state.lock();
+                match state.discards.ended >= ticket {
+                    true if state.discards.errors == errors => Poll::Ready(Ok(())),
+                    true => Poll::Ready(Err(Errno::EIO)),
+                    false => registered.wait(&mut state.discards.waiters, cx),
+                }
+            })
+            .await?;
+            let mut place = Some(0);
+            while let Some(from) = place {
+                place = self.whole.state.lock().cache.lose(pages.clone(), from, GIVEN_BACK_AT_A_TIME);
+                steps::pause(caller).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills bytes with zeros, which last after a flush as all that is written.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    ///
+    /// # Cancellation
+    /// A part is filled.
+    pub(crate) async fn fill_with_zeros(&self, caller: &(impl Ends + Sync), range: Range<u64>) -> Result<(), Errno> {
+        let (mut at, mut registered) = (range.start, Registered(self, None));
+        while at < range.end {
+            let length = (range.end - at).min(PAGE_SIZE as u64 - at % PAGE_SIZE as u64) as usize;
+            poll_fn(|cx| {
+                // The first attempt in place has no waker.
+                let Some(waker) = steps::waker_of(cx) else { return Poll::Pending };
+                registered.note(waker);
+                self.poll_write_bytes(at, &ZEROS[..length], &Cell::new(0), waker)
+            })
+            .await?;
+            at += length as u64;
+            steps::pause(caller).await;
+        }
+        Ok(())
+    }
+
     /// Takes the memory of a whole page of the disk, if it is there as on the disk and nobody uses it.
     pub(crate) fn take_page(&self, offset: u64) -> Option<Frame> {
         let (index, within) = (offset / PAGE_SIZE as u64, offset % PAGE_SIZE as u64);
@@ -875,6 +972,22 @@ impl State {
     fn start_orders(&mut self, sectors: u64, now: u64, note: &mut impl FnMut(u32)) -> bool {
         let (before, mut failures) = (self.in_flight, 0);
         while self.in_flight < self.under_way.len() && failures < ENDED_AT_A_TIME {
+            if let Some(sectors) = self.discards.wanted.clone() {
+                // It waits for all requests, and all others wait for it.
+                if self.in_flight > 0 {
+                    break;
+                }
+                note(self.discards.payer);
+                let request = Request::Discard(sectors.start, (sectors.end - sectors.start) as u32);
+                match self.device.begin(request, RequestPages::default()) {
+                    Ok(number) => self.began(number, UnderWay::Discard, now),
+                    Err(_) => {
+                        failures += 1;
+                        self.discard_ended(false);
+                    }
+                }
+                continue;
+            }
             if self.flushes.wanted > self.flushes.begun && self.flushes.begun == self.flushes.ended {
                 self.flushes.begun = self.flushes.wanted;
                 note(self.flushes.payer);
@@ -972,6 +1085,10 @@ impl State {
                     note(self.flushes.payer);
                     self.flush_ended(has_succeeded);
                 }
+                Some((UnderWay::Discard, _)) => {
+                    note(self.discards.payer);
+                    self.discard_ended(has_succeeded);
+                }
                 None => {}
             }
         }
@@ -986,11 +1103,52 @@ impl State {
         self.untold_failures = self.untold_failures.wrapping_add(1);
     }
 
+    fn discard_ended(&mut self, has_succeeded: bool) {
+        let discards = &mut self.discards;
+        discards.wanted = None;
+        discards.ended += 1;
+        discards.errors += u64::from(!has_succeeded);
+        discards.waiters.wake_all();
+    }
+
     fn flush_ended(&mut self, has_succeeded: bool) {
         let flushes = &mut self.flushes;
         flushes.ended = flushes.begun;
         flushes.errors += u64::from(!has_succeeded);
         flushes.waiters.wake_all();
+    }
+}
+
+/// Takes back the registration of a task that waits for a disk.
+struct Registered<'a>(&'a Disk, Option<Waker>);
+
+impl Registered<'_> {
+    /// Waits in a list.
+    fn wait<T>(&mut self, waiters: &mut Waiters, cx: &Context<'_>) -> Poll<Result<T, Errno>> {
+        // The first attempt in place has no waker.
+        let Some(waker) = steps::waker_of(cx) else { return Poll::Pending };
+        self.note(waker);
+        match waiters.register(waker) {
+            Ok(()) => Poll::Pending,
+            Err(_) => Poll::Ready(Err(Errno::ENOMEM)),
+        }
+    }
+
+    /// Notes the waker of a poll.
+    fn note(&mut self, waker: &Waker) {
+        if !self.1.as_ref().is_some_and(|noted| noted.will_wake(waker)) {
+            self.1 = Some(waker.clone());
+        }
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        if let Some(waker) = &self.1 {
+            let mut state = self.0.whole.state.lock();
+            state.cache.forget(waker);
+            state.discards.waiters.forget(waker);
+        }
     }
 }
 
@@ -1045,7 +1203,7 @@ pub(crate) mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use abi_unix::SystemCall;
-    use abi_unix::types::open;
+    use abi_unix::types::{block_control, open};
 
     use super::*;
     use crate::testing::{DATA, Program, run, simulation};
@@ -1106,6 +1264,11 @@ pub(crate) mod tests {
             1
         }
 
+        fn most_discarded(&self) -> u32 {
+            // Of two pages and a half.
+            20
+        }
+
         fn begin(&mut self, request: Request, parts: RequestPages) -> Result<usize, RequestError> {
             device(|device| {
                 if device.is_gone {
@@ -1117,7 +1280,11 @@ pub(crate) mod tests {
                     return Ok(number);
                 }
                 let works = matches!(device.behaviour, Behaviour::Works | Behaviour::Swallows);
-                if works && parts.transfer(request, &mut device.written) == 0 {
+                if let Request::Discard(sector, sectors) = request {
+                    assert!(device.begun.is_empty() && sectors <= 20, "it is alone");
+                    let sectors = sector as usize * 512..(sector as usize + sectors as usize) * 512;
+                    device.written[sectors].fill(0xdd);
+                } else if works && parts.transfer(request, &mut device.written) == 0 {
                     device.lasting = device.written.clone();
                 }
                 device.begun.push_back(number);
@@ -1203,6 +1370,10 @@ pub(crate) mod tests {
 
         fn most_pages(&self) -> usize {
             MOST_PAGES
+        }
+
+        fn most_discarded(&self) -> u32 {
+            0
         }
 
         fn begin(&mut self, request: Request, parts: RequestPages) -> Result<usize, RequestError> {
@@ -1339,6 +1510,72 @@ pub(crate) mod tests {
             assert_eq!(device(|device| device.written[SIZE - 600..].to_vec()), vec![9; 600]);
             assert_eq!(program.call(SystemCall::Synchronise, []), Ok(0));
             assert_eq!(device(|device| device.lasting[SIZE - 1]), 9);
+        });
+    }
+
+    /// Whole pages are discarded, also those that are in memory, and no others; zeros are written everywhere.
+    #[test]
+    fn bytes_are_discarded_and_filled_with_zeros() {
+        run(|program| {
+            behave(Behaviour::Works);
+            let disk = open_disk(program);
+            let place = program.store(&[7; 12 * PAGE_SIZE]);
+            assert_eq!(program.call(SystemCall::WriteAt, [disk, place, 12 * PAGE_SIZE, 0]), Ok(12 * PAGE_SIZE));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [disk]), Ok(0));
+            let range = |program: &mut Program, start: usize, length: usize| {
+                program.store(&[start.to_le_bytes(), length.to_le_bytes()].concat())
+            };
+            let control = |program: &mut Program, disk, command: u32, range: usize| {
+                program.call(SystemCall::DeviceControl, [disk, command as usize, range])
+            };
+            let (discard, zero) = (block_control::DISCARD, block_control::FILL_WITH_ZEROS);
+            let wanted = range(program, 512, 9 * PAGE_SIZE);
+            assert_eq!(control(program, disk, discard, wanted), Ok(0));
+            let buffer = program.place(12 * PAGE_SIZE);
+            let bytes = |program: &mut Program| {
+                assert_eq!(program.call(SystemCall::ReadAt, [disk, buffer, 12 * PAGE_SIZE, 0]), Ok(12 * PAGE_SIZE));
+                program.read(buffer, 12 * PAGE_SIZE)
+            };
+            let mut expected = vec![7; 12 * PAGE_SIZE];
+            expected[PAGE_SIZE..9 * PAGE_SIZE].fill(0xdd);
+            assert!(bytes(program) == expected);
+            // A page that is written at once afterwards is not lost.
+            let wanted = range(program, 10 * PAGE_SIZE, PAGE_SIZE);
+            assert_eq!(program.submit(SystemCall::DeviceControl, [disk, discard as usize, wanted], 3), None);
+            assert_eq!(program.call(SystemCall::WriteAt, [disk, place, PAGE_SIZE, 10 * PAGE_SIZE]), Ok(PAGE_SIZE));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [disk]), Ok(0));
+            assert_eq!(program.await_completions(), [(3, Ok(0))]);
+            assert!(bytes(program) == expected);
+            let wanted = range(program, PAGE_SIZE + 512, 3 * PAGE_SIZE);
+            assert_eq!(control(program, disk, zero, wanted), Ok(0));
+            expected[PAGE_SIZE + 512..4 * PAGE_SIZE + 512].fill(0);
+            assert!(bytes(program) == expected);
+            for (start, length) in [(1, 512), (512, 100), (0, 0), (SIZE, 512), (512, SIZE), (usize::MAX - 511, 512)] {
+                let wanted = range(program, start, length);
+                for command in [discard, zero] {
+                    assert_eq!(control(program, disk, command, wanted), Err(Errno::EINVAL), "{start} {length}");
+                }
+            }
+            for command in [discard, zero] {
+                assert_eq!(control(program, disk, command, 8), Err(Errno::EFAULT));
+            }
+            let path = program.store(b"/dev/vda\0");
+            let reader = program.call(SystemCall::Open, [0, path, open::RDONLY as usize, 0]).unwrap();
+            let wanted = range(program, 0, PAGE_SIZE);
+            for command in [discard, zero] {
+                assert_eq!(control(program, reader, command, wanted), Err(Errno::EBADF));
+            }
+            let path = program.store(b"/dev/vdb\0");
+            let other = program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap();
+            assert_eq!(control(program, other, discard, wanted), Err(Errno::EOPNOTSUPP), "its device knows none");
+            behave(Behaviour::Fails);
+            assert_eq!(control(program, disk, discard, wanted), Err(Errno::EIO));
+            behave(Behaviour::Works);
+            assert_eq!(control(program, disk, discard, wanted), Ok(0));
+            // Other tests find zeros.
+            let wanted = range(program, 0, 12 * PAGE_SIZE);
+            assert_eq!(control(program, disk, zero, wanted), Ok(0));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [disk]), Ok(0));
         });
     }
 

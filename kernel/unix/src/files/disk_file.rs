@@ -1,5 +1,6 @@
 //! `/dev/vda` and its like: the kind of open file that is a whole disk.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
@@ -52,6 +53,22 @@ impl DiskFile {
     pub(crate) fn report_failures(&self) -> Result<usize, Errno> {
         let errors = self.disk.write_errors();
         if self.reported.swap(errors, Ordering::Relaxed) == errors { Ok(0) } else { Err(Errno::EIO) }
+    }
+
+    /// Reads the range of a call that discards bytes or fills them with zeros. `EBADF` if the disk is not open to be
+    /// written, `EINVAL` if it is not a range of whole blocks of the disk.
+    pub(crate) fn range(&self, caller: &dyn Caller, argument: usize) -> Result<Range<u64>, Errno> {
+        if self.access == Access::Read {
+            return Err(Errno::EBADF);
+        }
+        self.require_writable()?;
+        let mut bytes = [0; 16];
+        caller.copy_in(argument, &mut bytes)?;
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| bytes[at + byte]));
+        let (start, length, block) = (word(0), word(8), u64::from(self.disk.block_size()));
+        let end = start.checked_add(length).filter(|end| *end <= self.disk.bytes()).ok_or(Errno::EINVAL)?;
+        let is_whole = length > 0 && start.is_multiple_of(block) && length.is_multiple_of(block);
+        if is_whole { Ok(start..end) } else { Err(Errno::EINVAL) }
     }
 
     /// Fails with `EPERM` for a disk that is read-only.
@@ -114,7 +131,6 @@ impl FileOperations for DiskFile {
             block_control::IS_ROTATIONAL => answer(&0u16.to_le_bytes()),
             // Pages are kept as they are on the disk; those that were changed are written by `fsync`.
             block_control::FLUSH => Poll::Ready(Ok(0)),
-            block_control::DISCARD | block_control::FILL_WITH_ZEROS => Poll::Ready(Err(Errno::EOPNOTSUPP)),
             _ => Poll::Ready(Err(Errno::ENOTTY)),
         }
     }
@@ -167,9 +183,7 @@ mod tests {
             assert_eq!(program.call(SystemCall::DeviceControl, [disk, block_control::BYTES as usize, answer]), Ok(0));
             let size = u64::from_le_bytes(program.read(answer, 8).try_into().unwrap()) as usize;
             assert_eq!(size % 512, 0);
-            for (command, error) in [(0x5401, Errno::ENOTTY), (block_control::DISCARD as usize, Errno::EOPNOTSUPP)] {
-                assert_eq!(program.call(SystemCall::DeviceControl, [disk, command, answer]), Err(error));
-            }
+            assert_eq!(program.call(SystemCall::DeviceControl, [disk, 0x5401, answer]), Err(Errno::ENOTTY));
             for (offset, whence, found) in [
                 (10, types::SEEK_SET, Ok(10)),
                 (0usize.wrapping_sub(11), types::SEEK_CUR, Err(Errno::EINVAL)),
