@@ -80,8 +80,7 @@ impl Watched {
 
     /// Begins to print them, or ends it.
     pub(crate) fn set(&self, is_on: bool) {
-        self.0.store(is_on, Ordering::Relaxed);
-        if is_on {
+        if !self.0.swap(is_on, Ordering::Relaxed) && is_on {
             // From now on every trap and every return passes the places below.
             trace::watch_traps();
             stretch::watch_returns();
