@@ -929,7 +929,7 @@ pub mod message_queue {
     pub const LONGEST_NAME: usize = 255;
     /// Greatest number of queues with names.
     pub const MOST_QUEUES: usize = 256;
-    /// Greatest number of messages in a queue, and bytes of the largest message.
+    /// Greatest number of messages in a queue.
     pub const MOST_MESSAGES: usize = 32;
     /// Bytes of the largest message.
     pub const LARGEST_MESSAGE: usize = 8192;

@@ -288,7 +288,7 @@ mod tests {
     use hal_api::Access;
 
     use super::*;
-    use crate::files::disk::tests::{SECOND, SECOND_IS_BAD_AT, silence_second};
+    use crate::files::disk::tests::{SECOND, SECOND_IS_BAD_AT, place_on_second, silence_second};
     use crate::files::volume::loading::tests::{PAGES, make};
     use crate::files::volume::tests::{mount, open, unmount, with_volume};
     use crate::process::accounts::Resource;
@@ -507,10 +507,7 @@ mod tests {
         with_volume(|program| {
             let (file, place) = begin(program, 0);
             let bad = 5;
-            let at = {
-                let disk = SECOND.lock().unwrap();
-                disk.chunks(PAGE).position(|block| *block == [bad as u8 + 1; PAGE]).unwrap() * PAGE
-            };
+            let at = place_on_second(bad as u8 + 1);
             SECOND_IS_BAD_AT.store(at, core::sync::atomic::Ordering::Relaxed);
             let (_, writer) = program.pipe(0);
             let call = [writer, place + bad * PAGE, 10];

@@ -73,7 +73,8 @@ pub(crate) const READ_AHEAD: u64 = 16;
 const SECTORS: u64 = PAGE_SIZE as u64 / SECTOR;
 
 static DISKS: Once<Vec<Disk>> = Once::new();
-static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+/// A page of zeros.
+pub(super) static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// Number of neighbouring pages that are read or written by one request (Linux: `read_ahead_kb`, 128 KiB).
 const MOST_PAGES: usize = 32;
@@ -1464,6 +1465,12 @@ pub(crate) mod tests {
     fn open_disk(program: &mut Program) -> usize {
         let path = program.store(b"/dev/vda\0");
         program.call(SystemCall::Open, [0, path, open::RDWR as usize, 0]).unwrap()
+    }
+
+    /// Returns the place on the second disk of a page of which each byte is this one.
+    pub(crate) fn place_on_second(byte: u8) -> usize {
+        let disk = SECOND.lock().unwrap();
+        disk.chunks(PAGE_SIZE).position(|block| block == [byte; PAGE_SIZE]).unwrap() * PAGE_SIZE
     }
 
     /// Has the second disk answer later, or again.

@@ -19,9 +19,8 @@ use ext4::{Device as _, FileRun};
 use memory::Frame;
 use smallvec::SmallVec;
 
-use crate::files::disk::Disk;
+use crate::files::disk::{Disk, ZEROS};
 use crate::files::volume::device::{Blocks, WaitsOnStack};
-use crate::files::volume::pages::ZEROS;
 use crate::files::volume::{Desk, Job, MountedVolume, VolumeNode, VolumeRequest};
 
 /// Number of requests that wait for the disk at once; others are done on the stack.
@@ -233,7 +232,7 @@ pub(crate) mod tests {
     use abi_unix::{Errno, SystemCall};
 
     use super::*;
-    use crate::files::disk::tests::{SECOND, SECOND_IS_BAD_AT, replace_second};
+    use crate::files::disk::tests::{SECOND, SECOND_IS_BAD_AT, place_on_second, replace_second};
     use crate::files::volume::tests::{mount, open, unmount, with_volume};
     use crate::testing::Program;
 
@@ -287,11 +286,7 @@ pub(crate) mod tests {
         with_volume(|program| {
             let buffer = make(program);
             let page = 5;
-            let at = {
-                let disk = SECOND.lock().unwrap();
-                let is_it = |block: &[u8]| block.iter().all(|byte| usize::from(*byte) == page + 1);
-                disk.chunks(PAGE_SIZE).position(is_it).unwrap() * PAGE_SIZE
-            };
+            let at = place_on_second(page as u8 + 1);
             let disk = crate::files::disk::all().iter().find(|disk| disk.name() == "vdb").unwrap();
             let raw = {
                 let path = program.store(b"/dev/vdb\0");
@@ -348,11 +343,7 @@ pub(crate) mod tests {
         with_volume(|program| {
             let buffer = make(program);
             let bad = 5;
-            let at = {
-                let disk = SECOND.lock().unwrap();
-                let is_it = |block: &[u8]| block.iter().all(|byte| usize::from(*byte) == bad + 1);
-                disk.chunks(PAGE_SIZE).position(is_it).unwrap() * PAGE_SIZE
-            };
+            let at = place_on_second(bad as u8 + 1);
             SECOND_IS_BAD_AT.store(at, core::sync::atomic::Ordering::Relaxed);
             let file = open(program, "file", 0).unwrap();
             for page in 0..PAGES {

@@ -44,6 +44,7 @@ use memory::object::{Absent, MOST_PAGES, ObjectPages, Payer};
 use memory::{Frame, MemoryObject, OutOfMemory, SharedFrame};
 use tables::Ordered;
 
+use crate::files::disk::ZEROS;
 use crate::files::remains::{self, Remain};
 use crate::process::futex::Futexes;
 
@@ -58,8 +59,6 @@ pub(super) const EXPIRES_NS: u64 = 30_000_000_000;
 const GROUPS_AT_A_TIME: usize = 64;
 /// Pages of a group.
 const GROUP: u64 = u64::BITS as u64;
-
-pub(super) static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// Bytes of the pages of all files, with their records in the objects.
 static CACHED: AtomicUsize = AtomicUsize::new(0);
