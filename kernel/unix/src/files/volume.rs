@@ -99,6 +99,8 @@ const WRITTEN_AT_A_TIME: usize = 4;
 const COMMIT_NS: u64 = 5_000_000_000;
 /// Number of files whose numbers are remembered because they were made since all changes lasted.
 const MOST_MADE: usize = 1024;
+/// Seconds to which hosts may round the times of changes (FAT: 2), in which their clock may differ.
+const LONGEST_TICK_SECONDS: u64 = 2;
 /// Number of groups of pages that are looked at for some to give back, at a time, and of them for which a file counts.
 const GROUPS_AT_A_TIME: usize = 192;
 const GROUPS_OF_A_LOOK: usize = 4;
@@ -983,7 +985,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                     None => Ok(VolumeAnswer::Missing),
                     Some(found) => {
                         let above = (!matches!(&name[..], b"." | b"..")).then_some((directory, &name[..]));
-                        with_target(volume, found, above)
+                        let answer = with_target(volume, found, above);
+                        if let (Ok(VolumeAnswer::File(found, _)), Some(_)) = (&answer, above) {
+                            self.place_found(found, directory, name);
+                        }
+                        answer
                     }
                 };
                 let forgotten = match &answer {
@@ -1007,7 +1013,13 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 };
                 match found {
                     Some(_) if *must_be_new => Err(Errno::EEXIST),
-                    Some(found) => with_target(volume, found, Some((directory, name))),
+                    Some(found) => {
+                        let answer = with_target(volume, found, Some((directory, name)));
+                        if let Ok(VolumeAnswer::File(found, _)) = &answer {
+                            self.place_found(found, directory, name);
+                        }
+                        answer
+                    }
                     None => {
                         let file = new_file(subject, directory, *permissions, FileKind::Regular);
                         let made = volume.create(directory.number(), name, file)?;
@@ -1267,13 +1279,18 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         }
         let Some(Ok(present)) = self.volume.as_mut().map(|volume| volume.attributes(node.number())) else { return };
         node.0.renew(present);
-        let state = Some((present.size, present.times[1]));
+        let times = [present.times[1], present.times[2]];
+        let seconds = now().seconds;
+        // One more change could have the same time.
+        let is_recent = times.iter().any(|time| time.seconds.abs_diff(seconds) <= LONGEST_TICK_SECONDS);
+        let state = (!is_recent).then_some((present.size, times));
         {
             let mut pages = node.0.pages.lock();
-            if pages.is_empty() || pages.seen.is_none() {
+            if pages.is_empty() {
                 pages.seen = state;
+                return;
             }
-            if pages.seen == state || !pages.is_for_one() {
+            if state.is_some() && pages.seen == state || !pages.is_for_one() {
                 return;
             }
         }
@@ -1459,8 +1476,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
     }
 
     /// Makes room for one more file without a name, if this one may lose its last name. `ENOSPC` if it is in use and
-    /// too many others that are in use have none.
+    /// too many others that are in use have none. A host has no list of them.
     fn admit_nameless(&mut self, found: Option<Attributes>, request: &VolumeRequest) -> Result<(), Errno> {
+        if self.shared.is_of_host() {
+            return Ok(());
+        }
         let loses_its_last = |found: &Attributes| found.links <= 1 || found.is(kind::DIRECTORY);
         let Some(found) = found.filter(loses_its_last) else { return Ok(()) };
         while self.nameless >= MOST_NAMELESS {
@@ -2153,12 +2173,9 @@ impl VolumeNode {
     ) -> Result<VolumeNode, Errno> {
         if let Some(used) = volume.used(attributes.inode) {
             used.renew(attributes);
-            if let Some((directory, name)) = found_at {
-                // A directory has one name, whatever a damaged volume says; a rename tells of another one.
-                match attributes.is(kind::DIRECTORY) {
-                    true => return Ok(VolumeNode(used).found_at(directory, name)),
-                    false => used.enter_place(directory, name),
-                }
+            // A directory has its place, or gets it with more care.
+            if let Some((directory, name)) = found_at.filter(|_| used.kind != kind::DIRECTORY) {
+                used.enter_place(directory, name);
             }
             return Ok(VolumeNode(used));
         }
@@ -2201,8 +2218,16 @@ impl VolumeNode {
 
     /// Returns the answer to a look for a name in the directory, if it is known.
     pub(crate) fn known(&self, name: &[u8]) -> Option<VolumeAnswer> {
-        let found = self.volume().names.lock().find(self.number(), name)?;
-        Some(found.map_or(VolumeAnswer::Missing, |file| VolumeAnswer::File(file.found_at(self, name), None)))
+        let Some(file) = self.volume().names.lock().find(self.number(), name)? else {
+            return Some(VolumeAnswer::Missing);
+        };
+        if !file.is_placed() {
+            if file.is(kind::DIRECTORY) {
+                return None;
+            }
+            file.0.enter_place(self, name);
+        }
+        Some(VolumeAnswer::File(file, None))
     }
 
     /// Returns its volume.

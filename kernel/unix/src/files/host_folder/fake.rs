@@ -49,6 +49,10 @@ pub(in crate::files) struct Server {
     pub(in crate::files) room: Option<usize>,
     /// Changes the answers to messages of a type.
     pub(in crate::files) changes: Option<fn(u8, &mut [u8])>,
+    /// Number of answers after which the server is silent.
+    pub(in crate::files) answers: Option<usize>,
+    /// Renames are answered as if they were done, and are not.
+    pub(in crate::files) renames_nothing: bool,
 }
 
 static SERVER: Mutex<Option<Server>> = Mutex::new(None);
@@ -57,6 +61,13 @@ static SERVER: Mutex<Option<Server>> = Mutex::new(None);
 pub(in crate::files) fn server<T>(act: impl FnOnce(&mut Server) -> T) -> T {
     let mut server = SERVER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     act(server.get_or_insert_default())
+}
+
+/// Has the server answer again.
+pub(in crate::files) fn go_on() {
+    server(|server| server.answers = None);
+    let folders = FOLDERS.get().unwrap();
+    serve(folders.iter().position(|folder| folder.name == NAME.as_bytes()).unwrap());
 }
 
 /// The device of the server.
@@ -72,7 +83,14 @@ impl Device for Handle {
     }
 
     fn take(&mut self, into: &mut [u8]) -> Option<Result<usize, RequestError>> {
-        let answer = server(|server| server.answer.take())?;
+        let answer = server(|server| {
+            if server.is_silent() {
+                return None;
+            }
+            let answer = server.answer.take()?;
+            server.answers = server.answers.map(|left| left - 1);
+            Some(answer)
+        })?;
         let Some(room) = into.get_mut(..answer.len()) else { return Some(Err(RequestError::Failed)) };
         room.copy_from_slice(&answer);
         Some(Ok(answer.len()))
@@ -124,6 +142,16 @@ impl Server {
             change(asked, &mut answer);
         }
         answer
+    }
+
+    /// Whether nothing is answered.
+    pub(in crate::files) fn is_silent(&self) -> bool {
+        self.answers == Some(0)
+    }
+
+    /// Whether a message waits for its answer.
+    pub(in crate::files) fn has_a_message(&self) -> bool {
+        self.answer.is_some()
     }
 
     /// Returns the number of files that are held.
@@ -259,6 +287,7 @@ impl Server {
                 std::os::unix::fs::symlink(text(message), &path)?;
                 Ok(qid(&path.symlink_metadata()?))
             }
+            kind::RENAME if self.renames_nothing => Ok(Vec::new()),
             kind::RENAME => {
                 let from = at.join(text(message));
                 let to = self.path(message.u32().unwrap())?.join(text(message));

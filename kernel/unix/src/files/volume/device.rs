@@ -127,9 +127,15 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
 }
 
 /// Starts the coroutine of a volume. The developer's computer has no such stacks: there a request to the disk is
-/// awaited in place.
+/// awaited in place, and a folder of the host has a thread.
 #[cfg(not(target_os = "none"))]
 pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
+    #[cfg(test)]
+    if volume.source.disk().is_none() {
+        on_thread::start(volume);
+        return Ok(());
+    }
+
     struct InPlace(Option<&'static Disk>);
 
     impl WaitsOnStack for InPlace {
@@ -159,6 +165,72 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
     let own = volume.clone();
     super::spawn(async move { poll_fn(|cx| own.poll_charged(Pin::new(&mut work), cx)).await });
     Ok(())
+}
+
+/// The stack of a volume in tests: a thread, which goes on while the volume's coroutine is polled.
+#[cfg(test)]
+mod on_thread {
+    use std::cell::RefCell;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    struct OnThread {
+        polled: Receiver<Waker>,
+        pending: Sender<()>,
+        waker: RefCell<Waker>,
+    }
+
+    impl OnThread {
+        fn await_poll(&self) {
+            match self.polled.recv() {
+                Ok(waker) => *self.waker.borrow_mut() = waker,
+                // The coroutine was dropped, and this stack with it.
+                Err(_) => loop {
+                    std::thread::park();
+                },
+            }
+        }
+    }
+
+    impl WaitsOnStack for OnThread {
+        fn wait<T>(&self, mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
+            loop {
+                let waker = self.waker.borrow().clone();
+                if let Poll::Ready(value) = poll(&waker) {
+                    return value;
+                }
+                let _ = self.pending.send(());
+                self.await_poll();
+            }
+        }
+    }
+
+    pub(super) fn start(volume: &Arc<MountedVolume>) {
+        let ((poll, polled), (pending, is_pending)) = (channel(), channel());
+        let own = volume.clone();
+        std::thread::spawn(move || {
+            let _hart = crate::testing::simulation().attach(0);
+            let waits = OnThread { polled, pending, waker: RefCell::new(Waker::noop().clone()) };
+            waits.await_poll();
+            let mut desk = Desk::new(&own, &waits);
+            loop {
+                let state = desk.state();
+                let Some(job) = waits.wait(|waker| own.next(state, waker)) else { break };
+                own.serve(&mut desk, job);
+            }
+            own.finish(&mut desk);
+        });
+        let own = volume.clone();
+        let mut work = poll_fn(move |cx| {
+            let _ = poll.send(cx.waker().clone());
+            match is_pending.recv() {
+                Ok(()) => Poll::Pending,
+                Err(_) => Poll::Ready(()),
+            }
+        });
+        super::super::spawn(async move { poll_fn(|cx| own.poll_charged(Pin::new(&mut work), cx)).await });
+    }
 }
 
 #[cfg(test)]

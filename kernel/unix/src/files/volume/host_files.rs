@@ -798,7 +798,8 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
         Ok(())
     }
 
-    /// Has the bytes of all files last that were written and are in use.
+    /// Has the bytes of all files last that were written and are in use. Those that are closed are the host's to write,
+    /// as with Linux's client without a cache.
     fn synchronise_all(&mut self, is_of_data: bool) -> Result<(), Errno> {
         self.look_at_usage();
         let (mut from, mut result) = (0, Ok(()));
@@ -828,6 +829,7 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::fs;
     use std::os::unix::fs::MetadataExt as _;
 
@@ -836,7 +838,7 @@ mod tests {
     use shared_folder::wire::kind as message;
 
     use super::*;
-    use crate::files::host_folder::fake::{count, open, path_of, server, with_folder};
+    use crate::files::host_folder::fake::{count, go_on, open, path_of, server, with_folder};
     use crate::testing::Program;
 
     const HERE: usize = AT_FDCWD as usize;
@@ -1186,6 +1188,200 @@ mod tests {
             let again = open(program, "two", flag::RDONLY).unwrap();
             assert_eq!(status(program, again).0, numbers.1);
             close(program, &[two, again]);
+        });
+    }
+    /// A change can have the time of the one before. Pages of a file that has not changed for long are not read again.
+    #[test]
+    fn changes_of_one_moment_are_seen() {
+        fn changed_long_ago_or_now(asked: u8, answer: &mut [u8]) {
+            if asked == message::ATTRIBUTES && answer[4] != message::REFUSED {
+                let seconds = if IS_LONG_AGO.load(Ordering::Relaxed) { 1_000_000 } else { super::super::now().seconds };
+                for at in [89, 105] {
+                    answer[7 + at..7 + at + 8].copy_from_slice(&seconds.to_le_bytes());
+                    answer[7 + at + 8..7 + at + 16].fill(0);
+                }
+            }
+        }
+        static IS_LONG_AGO: AtomicBool = AtomicBool::new(false);
+        with_folder(|program, host| {
+            let path = host.join("file");
+            fs::write(&path, [1; 4096]).unwrap();
+            server(|server| server.changes = Some(changed_long_ago_or_now));
+            let file = open(program, "file", flag::RDWR).unwrap();
+            let mapped_byte = |program: &mut Program, byte| {
+                fs::write(&path, [byte; 4096]).unwrap();
+                let start = map(program, file, 4096);
+                program.touch(start, 1, hal_api::Access::Read);
+                let found = program.read(start, 1);
+                assert_eq!(program.call(SystemCall::Unmap, [start, 4096]), Ok(0));
+                found[0]
+            };
+            assert_eq!([1, 2, 3].map(|byte| mapped_byte(program, byte)), [1, 2, 3]);
+            IS_LONG_AGO.store(true, Ordering::Relaxed);
+            assert_eq!([4, 4].map(|byte| mapped_byte(program, byte)), [4, 4]);
+            let before = count(message::READ);
+            assert_eq!(mapped_byte(program, 4), 4);
+            assert_eq!(count(message::READ), before);
+            close(program, &[file]);
+        });
+    }
+
+    #[test]
+    fn many_files_without_names_can_be_in_use() {
+        with_folder(|program, _| {
+            let files: Vec<_> = (0..300)
+                .map(|_| {
+                    let file = open(program, "file", flag::CREAT | flag::EXCL | flag::RDWR).unwrap();
+                    assert_eq!(unlink(program, "file"), Ok(0));
+                    file
+                })
+                .collect();
+            close(program, &files);
+        });
+    }
+
+    /// A directory that a host tells of below itself stays where it was, and nothing waits for the end of its path.
+    #[test]
+    fn a_directory_is_never_below_itself() {
+        static NUMBERS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+        fn take_for_the_other(asked: u8, answer: &mut [u8]) {
+            let place = match asked {
+                _ if answer[4] == message::REFUSED => return,
+                message::WALK if answer.len() > 9 => 9 + 5,
+                message::OPEN => 7 + 5,
+                message::ATTRIBUTES => 15 + 5,
+                _ => return,
+            };
+            let [from, to] = [0, 1].map(|which| NUMBERS[which].load(Ordering::Relaxed).to_le_bytes());
+            if answer[place..place + 8] == from {
+                answer[place..place + 8].copy_from_slice(&to);
+            }
+        }
+        with_folder(|program, host| {
+            fs::create_dir_all(host.join("top/middle/below")).unwrap();
+            fs::create_dir_all(host.join("other")).unwrap();
+            let directory = |program: &mut Program, name| open(program, name, flag::DIRECTORY).unwrap();
+            let [top, middle, other] = ["top", "top/middle", "other"].map(|name| directory(program, name));
+            let rename = |program: &mut Program, from: (usize, &[u8]), to: (usize, &[u8])| {
+                let names = [program.store(from.1), program.store(to.1)];
+                program.call(SystemCall::Rename, [from.0, names[0], to.0, names[1], 0])
+            };
+            let root = open(program, ".", flag::DIRECTORY).unwrap();
+            server(|server| server.renames_nothing = true);
+            assert_eq!(rename(program, (root, b"top\0"), (middle, b"top\0")), Ok(0));
+            for (which, name) in ["top/middle/below", "top"].into_iter().enumerate() {
+                NUMBERS[which].store(fs::metadata(host.join(name)).unwrap().ino(), Ordering::Relaxed);
+            }
+            server(|server| server.changes = Some(take_for_the_other));
+            let name = program.store(b"below\0");
+            let below = program.call(SystemCall::Open, [middle, name, flag::DIRECTORY as usize, 0]).unwrap();
+            assert_eq!(status(program, below).0, status(program, top).0, "the host says so");
+            // Each looks at all directories above.
+            assert_eq!(rename(program, (root, b"other\0"), (below, b"other\0")), Ok(0));
+            for directory in [below, top, middle, other] {
+                assert_eq!(program.call(SystemCall::ChangeDirectoryTo, [directory]), Ok(0));
+                let place = program.place(4096);
+                let _ = program.call(SystemCall::GetCurrentDirectory, [place, 4096]);
+            }
+            let up = program.store(b"/\0");
+            assert_eq!(program.call(SystemCall::ChangeDirectory, [up]), Ok(0));
+            close(program, &[root, below, top, middle, other]);
+            server(|server| server.changes = None);
+        });
+    }
+
+    /// Makes all calls on files of a folder.
+    fn make_all_calls(program: &mut Program) {
+        let path = |program: &mut Program, name: &str| path_of(program, name);
+        let on = |program: &mut Program, call, name: &str, last| {
+            let name = path(program, name);
+            assert_eq!(program.call(call, [HERE, name, last]), Ok(0));
+        };
+        let both = |program: &mut Program, call, from: &str, to: &str| {
+            let (from, to) = (path(program, from), path(program, to));
+            assert_eq!(program.call(call, [HERE, from, HERE, to, 0]), Ok(0));
+        };
+        // Bytes.
+        let file = open(program, "file", flag::RDWR).unwrap();
+        let end = open(program, "directory/inside", flag::WRONLY | flag::APPEND).unwrap();
+        assert_eq!(read_at(program, file, 0, 5).as_deref(), Ok(&b"bytes"[..]));
+        assert_eq!(write_at(program, file, b"more", 5), Ok(4));
+        assert_eq!(write(program, end, b"end"), Ok(3));
+        assert_eq!(synchronise(program, file), Ok(0));
+        assert_eq!(program.call(SystemCall::Truncate, [file, 9000]), Ok(0));
+        assert_eq!(program.call(SystemCall::ChangeMode, [file, 0o600]), Ok(0));
+        status(program, file);
+        let mapped = map(program, file, 8192);
+        program.touch(mapped + 4096, 1, hal_api::Access::Write);
+        program.write(mapped + 4096, b"store");
+        assert_eq!(program.call(SystemCall::SynchroniseMemory, [mapped, 8192, 4]), Ok(0));
+        // Names.
+        let new = open(program, "new", flag::CREAT | flag::EXCL | flag::RDWR).unwrap();
+        both(program, SystemCall::Link, "new", "second");
+        both(program, SystemCall::Rename, "second", "third");
+        assert_eq!(unlink(program, "new"), Ok(0));
+        assert_eq!(unlink(program, "third"), Ok(0));
+        assert_eq!(write(program, new, b"nameless"), Ok(8));
+        on(program, SystemCall::MakeDirectory, "made", 0o755);
+        let (target, link) = (program.store(b"file\0"), path(program, "link"));
+        assert_eq!(program.call(SystemCall::SymbolicLink, [target, HERE, link]), Ok(0));
+        let through = open(program, "link", 0).unwrap();
+        assert_eq!(unlink(program, "link"), Ok(0));
+        let listed = open(program, "made", flag::DIRECTORY).unwrap();
+        let room = program.place(1024);
+        assert!(program.call(SystemCall::ReadDirectory, [listed, room, 1024]).unwrap() > 0);
+        on(program, SystemCall::Unlink, "made", abi_unix::types::AT_REMOVEDIR as usize);
+        // Below a bind.
+        let bound = program.store(b"/tmp/bound/inside\0");
+        let inside = program.call(SystemCall::Open, [HERE, bound, flag::RDWR as usize, 0]).unwrap();
+        let bound = program.store(b"/tmp/bound/made\0");
+        let made = program.call(SystemCall::Open, [HERE, bound, (flag::CREAT | flag::RDWR) as usize, 0o600]).unwrap();
+        assert_eq!(program.call(SystemCall::Unlink, [HERE, bound, 0]), Ok(0));
+        assert_eq!(program.call(SystemCall::Unmap, [mapped, 8192]), Ok(0));
+        close(program, &[file, end, new, through, listed, inside, made]);
+    }
+
+    /// Its calls are dropped wherever they wait, and nothing of them is left.
+    #[test]
+    fn a_process_is_killed_at_each_message_of_its_calls() {
+        with_folder(|program, host| {
+            fs::create_dir(host.join("directory")).unwrap();
+            let (from, to) = (path_of(program, "directory"), program.store(b"/tmp/bound\0"));
+            assert_eq!(program.call(SystemCall::MakeDirectory, [HERE, to, 0o755]), Ok(0));
+            let bind = abi_unix::types::mounting::flag::BIND as usize;
+            assert_eq!(program.call(SystemCall::Mount, [from, to, 0, bind, 0]), Ok(0));
+            let mut counts = Vec::new();
+            for answers in 0.. {
+                for name in ["new", "second", "third", "link", "directory/made"] {
+                    let _ = fs::remove_file(host.join(name));
+                }
+                let _ = fs::remove_dir(host.join("made"));
+                fs::write(host.join("file"), "bytes").unwrap();
+                fs::write(host.join("directory/inside"), "inside").unwrap();
+                counts.push(server(|server| server.held()));
+                server(|server| server.answers = Some(answers));
+                let child = program.fork(make_all_calls).unwrap();
+                program.sleep_ns(1_000_000);
+                let waits = server(|server| server.is_silent() && server.has_a_message());
+                let signal = abi_unix::types::signal::KILL;
+                assert_eq!(program.call(SystemCall::Kill, [child, signal as usize]), Ok(0));
+                let (_, status) = program.wait_for(child).unwrap();
+                go_on();
+                // Pages to which it may have stored are in use until they are with the host, and looked at once more.
+                for _ in 0..2 {
+                    assert_eq!(program.call(SystemCall::Synchronise, []), Ok(0));
+                }
+                program.sleep_ns(1_000_000);
+                if status == 0 && !waits {
+                    break;
+                }
+                assert!(status == signal || status == 0, "after {answers} answers: {status}");
+                assert!(answers < 1000, "it comes to no end");
+            }
+            assert!(counts.len() > 100 && counts.iter().all(|held| *held == counts[0]), "{counts:?}");
+            assert_eq!(program.call(SystemCall::Unmount, [to, 0]), Ok(0));
+            let removes = abi_unix::types::AT_REMOVEDIR as usize;
+            assert_eq!(program.call(SystemCall::Unlink, [HERE, to, removes]), Ok(0));
         });
     }
 }

@@ -196,8 +196,9 @@ pub(super) struct CachedPages {
     changed: usize,
     /// Time of the last change that the volume has not been told.
     pub(super) modified: Option<Stamp>,
-    /// Length and time of the last change that a file of the host had when its pages were read.
-    pub(super) seen: Option<(u64, Stamp)>,
+    /// The state of a file of the host when its pages were read, if each change since then would be seen in it: its
+    /// length, and the times of the last change of contents and of the last change.
+    pub(super) seen: Option<(u64, [Stamp; 2])>,
     /// Number of mappings that can store.
     mappings: usize,
     /// Number of pages to which programs may have stored since they were compared last.

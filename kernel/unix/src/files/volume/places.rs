@@ -97,12 +97,9 @@ impl VolumeNode {
         self.0.directory_above().filter(|_| !self.0.is_lost()).map(VolumeNode)
     }
 
-    /// Gives the file, which was found by this name, its place if it has none.
-    pub(super) fn found_at(self, directory: &VolumeNode, name: &[u8]) -> VolumeNode {
-        if self.0.above.lock().is_none() && !self.is_root() {
-            self.0.enter_place(directory, name);
-        }
-        self
+    /// Whether its place is known, or it has none to be known.
+    pub(super) fn is_placed(&self) -> bool {
+        self.is_root() || self.0.above.lock().is_some()
     }
 }
 
@@ -180,8 +177,17 @@ impl<W: WaitsOnStack> Desk<'_, W> {
         }
     }
 
-    /// Gives a file a place, but not one below itself, as damaged directories might say.
-    fn move_to(&mut self, inode: &Arc<Inode>, directory: &VolumeNode, name: &[u8]) {
+    /// Gives a directory, which was found by this name, its place if it has none. It has one name, whatever a damaged
+    /// volume or a host says; a rename tells of another one.
+    pub(super) fn place_found(&self, found: &VolumeNode, directory: &VolumeNode, name: &[u8]) {
+        if found.is(kind::DIRECTORY) && !found.is_placed() {
+            self.move_to(&found.0, directory, name);
+        }
+    }
+
+    /// Gives a file a place, but not one below itself, as damaged directories might say. The coroutine alone gives
+    /// directories other places, so that none is above itself.
+    fn move_to(&self, inode: &Arc<Inode>, directory: &VolumeNode, name: &[u8]) {
         let mut above = Some(directory.0.clone()).filter(|_| inode.attributes.lock().is(kind::DIRECTORY));
         let mut looks = 0;
         while let Some(here) = above {
