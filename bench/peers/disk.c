@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 #define DISK "/dev/vda"
-#define VOLUME "/disk"
 
 enum { PAGE = 4096, PAGES = 256, TURNS = 4000, MAPPINGS = 20, NAMES = 500 };
 /* The tree: directories, files in each, and the bytes of the largest. */
@@ -55,6 +54,14 @@ static void mount_volume(void)
 	for (int turn = 0; access(DISK, F_OK) < 0 && turn < 1000; turn++)
 		usleep(10000);
 	check(mount(DISK, VOLUME, "ext4", 0, NULL), "mounting " DISK);
+}
+
+void mount_first_disk(void)
+{
+	load_modules();
+	if (mkdir(VOLUME, 0755) < 0 && errno != EEXIST)
+		fail(VOLUME);
+	mount_volume();
 }
 
 /* Nothing of the volume is in memory then. */
@@ -371,10 +378,7 @@ static void measure_faults(void)
 void measure_disk(int count, char **arguments)
 {
 	const char *part = count == 1 ? arguments[0] : "";
-	load_modules();
-	if (mkdir(VOLUME, 0755) < 0 && errno != EEXIST)
-		fail(VOLUME);
-	mount_volume();
+	mount_first_disk();
 	memset(page, 'p', sizeof page);
 	if (!strcmp(part, "cached")) {
 		measure_pages();

@@ -1,6 +1,6 @@
 /*
- * The exercises of tests/linux, run by Linux as apps/linux-init runs them on COPS: by the same files, with the same lines
- * before and after each.
+ * The exercises of tests/linux and tests/disk, run by Linux as apps/linux-init runs them on COPS: by the same files, with
+ * the same lines before and after each.
  */
 #define _GNU_SOURCE
 #include "peers.h"
@@ -60,6 +60,19 @@ static void prepare_files(void)
 	symlink("/proc/self/fd/2", "/dev/stderr");
 }
 
+/* Makes the volume on the first disk the root. */
+static void change_root(void)
+{
+	mount_first_disk();
+	check(mount("proc", VOLUME "/proc", "proc", 0, NULL), "/proc");
+	check(mount("sysfs", VOLUME "/sys", "sysfs", 0, NULL), "/sys");
+	check(mount("devtmpfs", VOLUME "/dev", "devtmpfs", 0, NULL), "/dev");
+	check(chdir(VOLUME), VOLUME);
+	check(mount(".", "/", NULL, MS_MOVE, NULL), "the root");
+	check(chroot("."), "the root");
+	check(chdir("/"), "/");
+}
+
 /* Becomes an exercise, in an empty directory that has its name. */
 static _Noreturn void become(char *path, char **environment)
 {
@@ -102,8 +115,10 @@ static void run(char *path, char **environment)
 	printf("\nended %s %d\n", path, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
-void run_exercises(void)
+void run_exercises(int is_on_disk)
 {
+	if (is_on_disk)
+		change_root();
 	prepare_files();
 	/* A session with the serial line as its terminal, as the one of COPS's first process. */
 	check(setsid(), "setsid");

@@ -10,6 +10,7 @@
  *     bench NAME [ARG...]    a measurement; results are lines in the shape of COPS's own program `bench`
  *     serve-program NAME     a server that Debian or Go builds, and a port with the machine's clock
  *     exercises              the exercises of tests/linux, as COPS's own program runs them
+ *     exercises-on-disk      those of tests/disk, whose root is the volume on the first disk
  *     here ...               the same alone, as the first program of COPS
  *
  * The last line of a success is `peers: done`.
@@ -231,11 +232,12 @@ static int do_what_is_asked(int count, char **arguments)
 			}
 	if (count == 3 && !strcmp(arguments[1], "serve-program"))
 		serve_program(arguments[2]);
-	if (count == 2 && !strcmp(arguments[1], "exercises")) {
-		run_exercises();
+	int is_on_disk = count == 2 && !strcmp(arguments[1], "exercises-on-disk");
+	if (is_on_disk || (count == 2 && !strcmp(arguments[1], "exercises"))) {
+		run_exercises(is_on_disk);
 		return 0;
 	}
-	fprintf(stderr, "usage: peers serve | serve-program NAME | exercises | bench NAME [ARGUMENT]...\n");
+	fprintf(stderr, "usage: peers serve | serve-program NAME | exercises | exercises-on-disk | bench NAME [ARGUMENT]...\n");
 	return 2;
 }
 

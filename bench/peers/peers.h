@@ -94,8 +94,17 @@ void load_module(const char *path);
 /* Serves with one of the programs that Debian or Go builds, for ever. */
 void serve_program(const char *name);
 
-/* Runs the exercises that the archive names, with the files and the terminal that programs expect. */
-void run_exercises(void);
+/* The place of the volume on the first disk. */
+#define VOLUME "/disk"
+
+/* Mounts it. */
+void mount_first_disk(void);
+
+/*
+ * Runs the exercises that the archive names, or the volume on the first disk, which is the root then; with the files and
+ * the terminal that programs expect.
+ */
+void run_exercises(int is_on_disk);
 
 /* Parts of SERVERS. */
 void serve_threads(int port);

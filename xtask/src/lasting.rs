@@ -2,8 +2,9 @@
 //! cuts of the power.
 //!
 //! One image of Debian's packages is made for all scripts of tests/disk. Those with expected output run one after the
-//! other in one boot, as those of tests/linux do ([`crate::exercises`]), and `e2fsck` looks at the volume afterwards. A
-//! third line `# copied: PACKAGE` has the file of a package put into the image, as `/packages/PACKAGE.deb`.
+//! other in one boot, as those of tests/linux do ([`crate::exercises`]), and `e2fsck` looks at the volume afterwards;
+//! by name, Debian's Linux runs them as well, on a copy of the image. A third line `# copied: PACKAGE` has the file of
+//! a package put into the image, as `/packages/PACKAGE.deb`.
 //!
 //! The others are for cuts. Such a script has two forms: `write` goes on for ever and says `acknowledged NUMBER` when
 //! what has this number must last, and `check NUMBER` looks for all of it and ends with status 0 if it is there. The
@@ -16,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use filesystem::cpio;
 
+use crate::board::Clock;
 use crate::cli;
 use crate::context::{self, Context};
 use crate::debian::{self, MadeFile, Root};
@@ -23,6 +25,7 @@ use crate::exercises::{self, Exercise, System};
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::image;
 use crate::lanes::Show;
+use crate::linux::DebianKernel;
 use crate::programs::{self, INIT_PATH};
 use crate::run::ROOT_ON_DISK;
 use crate::suites::{Boots, Found, Moments, Tally};
@@ -121,10 +124,7 @@ impl DiskSuite {
         if !self.exercises.is_empty() {
             let line = context::command_line(&format!("/{INIT_PATH}"), &[])?;
             let mut guest = self.boot(boots, &image, line, log)?;
-            let found = exercises::follow(&mut guest, "disk", &self.exercises, System::Cops(harts), show)?;
-            passed += found.iter().filter(|(.., difference)| difference.is_none()).count() as u64;
-            failures
-                .extend(found.into_iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference?))));
+            (passed, failures) = self.follow(&mut guest, System::Cops(harts), show)?;
             image::check(&image).context("the volume after all exercises")?;
         }
         for writer in &self.writers {
@@ -140,6 +140,36 @@ impl DiskSuite {
             std::fs::remove_file(&image).with_context(|| format!("cannot remove {}", image.display()))?;
         }
         Ok((Tally { passed, failed: failures.len() as u64, skipped: 0 }, failures))
+    }
+
+    /// Whether there are scripts that Linux runs as well.
+    pub fn has_exercises(&self) -> bool {
+        !self.exercises.is_empty()
+    }
+
+    /// Has Debian's Linux run the scripts that are not for cuts, on a copy of the image.
+    ///
+    /// # Errors
+    ///
+    /// The machine fails, or an image cannot be had.
+    pub fn run_on_linux(&self, linux: &DebianKernel, boots: &Boots<'_>, harts: u8, log: &Path, show: Show) -> Found {
+        let image = log.with_extension("root");
+        copy(&self.image, &image)?;
+        let words = ["exercises-on-disk".into()];
+        let mut configuration = linux.configuration(boots.context, harts, Clock::Host, &words)?;
+        configuration.disks.push(image.clone());
+        let mut guest = Guest::start(&boots.toolchain.qemu, &boots.context.board, &configuration, log, Echo::LogOnly)?;
+        let (passed, failures) = self.follow(&mut guest, System::Linux, show)?;
+        std::fs::remove_file(&image).with_context(|| format!("cannot remove {}", image.display()))?;
+        Ok((Tally { passed, failed: failures.len() as u64, skipped: 0 }, failures))
+    }
+
+    /// Follows a machine that runs the scripts; returns the number of those that passed, and the failures.
+    fn follow(&self, guest: &mut Guest, system: System, show: Show) -> Result<(u64, Vec<String>)> {
+        let found = exercises::follow(guest, "disk", &self.exercises, system, show)?;
+        let passed = found.iter().filter(|(.., difference)| difference.is_none()).count() as u64;
+        let failures = found.into_iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference?)));
+        Ok((passed, failures.collect()))
     }
 
     /// Cuts the power off while a script writes, several times, and has it look each time for what was acknowledged.

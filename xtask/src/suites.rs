@@ -917,13 +917,30 @@ fn on_a_disk<'a>(
     let products = Arc::new(products);
     // The run of everything has no time for more than one.
     let all = if arguments.suites.is_empty() { &HARTS[HARTS.len() - 1..] } else { &HARTS[..] };
+    let boots = |harts| Boots {
+        context,
+        toolchain,
+        products: products.clone(),
+        machine: chosen_machine(arguments, Some(harts)),
+    };
     let parts = arguments.harts.map_or(all.to_vec(), |harts| vec![harts]).into_iter().map(|harts| {
-        let boots =
-            Boots { context, toolchain, products: products.clone(), machine: chosen_machine(arguments, Some(harts)) };
         let suite = suite.clone();
-        boots.part("disk", move |boots, log, show| suite.run(boots, harts, log, show))
+        boots(harts).part("disk", move |boots, log, show| suite.run(boots, harts, log, show))
     });
-    Ok(parts.collect())
+    let mut parts: Vec<_> = parts.collect();
+    if !arguments.suites.is_empty() && arguments.harts.is_none() && suite.has_exercises() {
+        let linux = DebianKernel::prepare_with(context, Servers::InC)?;
+        let boots = Boots {
+            machine: cli::Machine { machine: Some(linux::MACHINE), ..boots(LINUX_HARTS).machine },
+            ..boots(LINUX_HARTS)
+        };
+        parts.push(
+            boots.part("Debian's Linux", move |boots, log, show| {
+                suite.run_on_linux(&linux, boots, LINUX_HARTS, log, show)
+            }),
+        );
+    }
+    Ok(parts)
 }
 
 /// The root task that measures the effects of boot words.

@@ -1351,6 +1351,8 @@ pub(crate) mod tests {
     static SECOND_IS_SILENT: AtomicBool = AtomicBool::new(false);
     /// The second disk takes no bytes.
     pub(crate) static SECOND_REFUSES_WRITES: AtomicBool = AtomicBool::new(false);
+    /// The byte with which the second disk ends, which was longer; 0 if it was not.
+    pub(crate) static SECOND_ENDS_AT: AtomicUsize = AtomicUsize::new(0);
     pub(in crate::files) const SECOND_SIZE: usize = 16 << 20;
 
     /// The device of the second disk, for volumes.
@@ -1381,6 +1383,10 @@ pub(crate) mod tests {
             let mut disk = SECOND.lock().unwrap();
             disk.resize(SECOND_SIZE, 0);
             let is_refused = matches!(request, Request::Write(_)) && SECOND_REFUSES_WRITES.load(Ordering::Relaxed);
+            let (end, pages) = (SECOND_ENDS_AT.load(Ordering::Relaxed), parts.frames.len() * PAGE_SIZE);
+            let is_behind = matches!(request, Request::Read(sector) | Request::Write(sector)
+                if end > 0 && sector as usize * 512 + pages > end);
+            let is_refused = is_refused || is_behind;
             let length = if is_refused { 0 } else { parts.transfer(request, &mut disk) };
             let bad = SECOND_IS_BAD_AT.load(Ordering::Relaxed);
             let is_bad = is_refused

@@ -663,7 +663,9 @@ mod tests {
     use std::vec;
 
     use super::*;
-    use crate::files::disk::tests::{SECOND, SECOND_FAILS, SECOND_IS_BAD_AT, SECOND_REFUSES_WRITES, replace_second};
+    use crate::files::disk::tests::{
+        SECOND, SECOND_ENDS_AT, SECOND_FAILS, SECOND_IS_BAD_AT, SECOND_REFUSES_WRITES, replace_second,
+    };
     use crate::files::volume::Inode;
     use crate::files::volume::pages::EXPIRES_NS;
     use crate::files::volume::tests::{mount, open, text, unmount, with_volume};
@@ -950,6 +952,52 @@ mod tests {
             let file = open(program, "other", CREATED).unwrap();
             assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
             program.call(SystemCall::Close, [file]).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    /// Bytes behind the end cannot be read, and all are there when the disk is as long as it was before.
+    #[test]
+    fn a_disk_that_shrinks_fails_what_lies_behind_its_end() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let page = program.store(&[0; 4096]);
+            for (name, byte) in [("one", 5), ("two", 6)] {
+                let file = open(program, name, CREATED).unwrap();
+                program.write(page, &[byte; 4096]);
+                assert_eq!(program.call(SystemCall::Write, [file, page, 4096]), Ok(4096));
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
+            assert_eq!(unmount(program), Ok(0));
+            let disk = SECOND.lock().unwrap().clone();
+            let place = |of: u8| disk.chunks(4096).position(|block| block.iter().all(|byte| *byte == of)).unwrap();
+            let end = place(6) * 4096;
+            assert!(place(5) < place(6));
+            replace_second(disk);
+            assert_eq!(mount(program, 0), Ok(0));
+            SECOND_ENDS_AT.store(end, Ordering::Relaxed);
+            let [one, two] = ["one", "two"].map(|name| open(program, name, types::open::RDWR).unwrap());
+            let read = |program: &mut Program, file| program.call(SystemCall::ReadAt, [file, page, 4096, 0]);
+            assert_eq!([read(program, one), read(program, two)], [Ok(4096), Err(Errno::EIO)]);
+            let write = |program: &mut Program| program.call(SystemCall::WriteAt, [one, page, 100, 0]);
+            assert_eq!(write(program), Ok(100));
+            let new = open(program, "new", CREATED).unwrap();
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [new]), Ok(0));
+            // It gets a place behind the end.
+            assert_eq!(program.call(SystemCall::Write, [new, page, 4096]), Ok(4096));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [new]), Err(Errno::EIO));
+            assert_eq!(write(program), Err(Errno::EROFS));
+            assert_eq!([read(program, one), read(program, two)], [Ok(4096), Err(Errno::EIO)]);
+            [one, two, new].map(|file| program.call(SystemCall::Close, [file]).unwrap());
+            assert_eq!(unmount(program), Ok(0));
+            SECOND_ENDS_AT.store(0, Ordering::Relaxed);
+            assert_eq!(mount(program, 0), Ok(0));
+            for (name, byte) in [("one", 5), ("two", 6)] {
+                let file = open(program, name, types::open::RDWR).unwrap();
+                assert_eq!(read(program, file), Ok(4096));
+                assert_eq!(program.read(page + 200, 3000), [byte; 3000]);
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
             assert_eq!(unmount(program), Ok(0));
         });
     }
