@@ -1663,6 +1663,46 @@ pub(crate) mod tests {
         });
     }
 
+    /// Processes are killed while their discards wait for the device and for their turn: others have theirs.
+    #[test]
+    fn discards_are_dropped_wherever_they_wait() {
+        run(|program| {
+            behave(Behaviour::Works);
+            let disk = open_disk(program);
+            let range = program.store(&[0, 4 * PAGE_SIZE].map(usize::to_le_bytes).concat());
+            let discard = [disk, block_control::DISCARD as usize, range];
+            behave(Behaviour::Silent);
+            let children = [(); 3].map(|()| {
+                let child = program.fork(move |program| {
+                    let _ = program.call(SystemCall::DeviceControl, discard);
+                    panic!("the disk has not answered");
+                });
+                program.sleep_ns(1_000_000);
+                child.unwrap()
+            });
+            // The second waits for the first, and the last for its turn behind that.
+            for child in [children[1], children[0], children[2]] {
+                let signal = abi_unix::types::signal::KILL;
+                assert_eq!(program.call(SystemCall::Kill, [child, signal as usize]), Ok(0));
+                assert_eq!(program.wait_for(child), Ok((child, signal)));
+            }
+            device(|device| device.behaviour = Behaviour::Works);
+            all()[0].whole.attendant.summon();
+            assert_eq!(program.call(SystemCall::DeviceControl, discard), Ok(0));
+            let place = program.store(&[7; PAGE_SIZE]);
+            assert_eq!(program.call(SystemCall::WriteAt, [disk, place, PAGE_SIZE, 0]), Ok(PAGE_SIZE));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [disk]), Ok(0));
+            assert_eq!(program.call(SystemCall::ReadAt, [disk, place, PAGE_SIZE, PAGE_SIZE]), Ok(PAGE_SIZE));
+            assert_eq!(program.read(place, PAGE_SIZE), [0xdd; PAGE_SIZE]);
+            // Other tests find zeros.
+            assert_eq!(
+                program.call(SystemCall::DeviceControl, [disk, block_control::FILL_WITH_ZEROS as usize, range]),
+                Ok(0)
+            );
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [disk]), Ok(0));
+        });
+    }
+
     #[test]
     fn a_device_that_does_not_answer_is_given_up() {
         run(|program| {

@@ -988,7 +988,9 @@ mod tests {
             assert_eq!(program.call(SystemCall::SynchroniseFile, [new]), Err(Errno::EIO));
             assert_eq!(write(program), Err(Errno::EROFS));
             assert_eq!([read(program, one), read(program, two)], [Ok(4096), Err(Errno::EIO)]);
-            [one, two, new].map(|file| program.call(SystemCall::Close, [file]).unwrap());
+            for file in [one, two, new] {
+                program.call(SystemCall::Close, [file]).unwrap();
+            }
             assert_eq!(unmount(program), Ok(0));
             SECOND_ENDS_AT.store(0, Ordering::Relaxed);
             assert_eq!(mount(program, 0), Ok(0));
