@@ -430,10 +430,10 @@ impl Builder<'_> {
     /// Compiles a package to position-independent code for the linker.
     fn library(&self, package: &str, title: &str) -> Result<PathBuf> {
         self.package(package)?;
-        let mut command = self.cargo("rustc", Compiled::Kernel);
+        let mut command = self.cargo("rustc", Compiled::Scheduler);
         command.args(["--package", package, "--lib", "--crate-type", "staticlib", "--", "-Crelocation-model=pic"]);
         run_cargo(command, title, self.progress)?;
-        Ok(self.output(Compiled::Kernel).join(format!("lib{}.a", package.replace('-', "_"))))
+        Ok(self.output(Compiled::Scheduler).join(format!("lib{}.a", package.replace('-', "_"))))
     }
 
     fn vdso(&self) -> Result<PathBuf> {
@@ -657,6 +657,8 @@ enum Compiled {
     KernelForDebugger,
     /// The microkernel.
     Microkernel,
+    /// The scheduler's image, which the kernel and all programs share.
+    Scheduler,
     /// Programs, whose backtraces the host makes.
     Programs,
     /// Programs with types and variables.
@@ -681,9 +683,10 @@ impl Aim {
 
 impl Compiled {
     /// Frame pointers for the kernel, so that a backtrace needs nothing else. In the microkernel they would be a
-    /// twelfth of the text and several instructions of every kernel entry. Programs have tables in their files instead,
-    /// which the host reads, and which change no instruction. For them the crate `getrandom` asks `cops`, whose feature
-    /// of that name answers; it takes this choice from flags alone.
+    /// twelfth of the text and several instructions of every kernel entry, and in the scheduler's image seven of a
+    /// spawn and of a wake; a backtrace of the kernel ends at the image in any case. Programs have tables in their
+    /// files instead, which the host reads, and which change no instruction. For them the crate `getrandom` asks
+    /// `cops`, whose feature of that name answers; it takes this choice from flags alone.
     ///
     /// Functions of the microkernel are inlined where that makes it hardly larger; those on its hot paths say that they
     /// are to be. LLVM's own threshold, 225, makes the text 2,400 bytes larger and no measured path shorter. Its calls
@@ -693,6 +696,7 @@ impl Compiled {
         match self {
             Compiled::Kernel => &["-Cforce-frame-pointers=yes", "-Ctarget-feature=+relax"],
             Compiled::KernelForDebugger => &["-Cforce-frame-pointers=yes"],
+            Compiled::Scheduler => &["-Ctarget-feature=+relax"],
             Compiled::Programs | Compiled::ProgramsForDebugger => {
                 &["-Cforce-unwind-tables=yes", "--cfg=getrandom_backend=\"custom\""]
             }
@@ -721,6 +725,7 @@ impl Compiled {
             Compiled::Kernel => "kernel",
             Compiled::KernelForDebugger => "kernel-for-debugger",
             Compiled::Microkernel => "microkernel",
+            Compiled::Scheduler => "scheduler",
             Compiled::Programs => "programs",
             Compiled::ProgramsForDebugger => "programs-for-debugger",
         }

@@ -241,7 +241,7 @@ impl Sampler {
     fn sample(&mut self, target: &mut Target) -> Result<()> {
         let registers = target.registers()?;
         let mut frames = match registers[PC] {
-            pc if pc >= KERNEL => self.in_kernel(target, pc, registers[FP])?,
+            pc if pc >= KERNEL => self.in_kernel(target, pc, registers[RA], registers[FP])?,
             pc if FIRMWARE.contains(&pc) => vec!["firmware".into()],
             pc => self.in_program(target, pc, registers[RA], registers[SP])?,
         };
@@ -251,10 +251,13 @@ impl Sampler {
     }
 
     /// Returns the kernel's functions, innermost first.
-    fn in_kernel(&self, target: &mut Target, pc: u64, mut frame: u64) -> Result<Vec<String>> {
+    fn in_kernel(&self, target: &mut Target, pc: u64, ra: u64, mut frame: u64) -> Result<Vec<String>> {
         let mut frames = names(self.kernel.functions_at(pc));
         if frames.is_empty() {
             frames = self.in_scheduler(target, pc)?;
+            // The image has no frame pointers: the pointer is still that of the function which has called it, and names
+            // the caller of that one.
+            frames.extend(names(self.kernel.functions_at(ra.wrapping_sub(1))));
         }
         for _ in 0..MAXIMUM_DEPTH {
             // The return address and the frame pointer of the caller lie below a frame's address.
