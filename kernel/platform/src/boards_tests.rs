@@ -9,7 +9,8 @@ use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::{Node as _, Property as _};
 use hal_api::BootInformation;
 
-use crate::description::{Controller, Damaged, Description, Ethernet};
+use crate::description::{Controller, Damaged, Description, Ethernet, NOT_COHERENT};
+use crate::pci::Host;
 
 /// SiFive's HiFive Unleashed, as QEMU makes it for five harts and 1 GiB.
 pub const SIFIVE_U: &[u8] = include_bytes!("../fixtures/sifive-u.dtb");
@@ -244,6 +245,43 @@ fn what_a_kernel_can_do_without_is_left_out_with_a_remark() {
     }
     // Of the 16550 alone.
     BOARDS[1].remarked(BOARDS[1].serial, &["serial@", "`reg-shift`"], |serial| serial.set("reg-shift", &cells(&[4])));
+}
+
+#[test]
+fn devices_that_do_not_see_the_caches_are_not_used() {
+    let found = |board: &Paths, path: &str, change: &dyn Fn(&mut Branch)| {
+        let tree = board.changed(|tree| {
+            change(tree.find(board.ethernet));
+            tree.find(path).set("dma-noncoherent", &[]);
+        });
+        read(&tree).unwrap().ethernet.len()
+    };
+    for board in BOARDS {
+        for path in ["/", "/soc", board.ethernet] {
+            let words = ["ethernet@", "`dma-noncoherent`", "not used"];
+            board.remarked(path, &words, |node| node.set("dma-noncoherent", &[]));
+            assert_eq!(found(&board, path, &|_| {}), 0, "{path}");
+        }
+        // The nearest mark counts, and a device that reads no memory needs none.
+        assert_eq!(found(&board, "/soc", &|ethernet| ethernet.set("dma-coherent", &[])), 1);
+        assert_eq!(found(&board, board.serial, &|_| {}), 1);
+    }
+}
+
+#[test]
+fn a_host_of_pci_that_does_not_see_the_caches_is_not_used() {
+    let machine = Paths { tree: include_bytes!("../fixtures/virt-plic.dtb"), ..BOARDS[0] };
+    let found = |tree: &[u8]| Host::find(tree, &read(&machine.changed(|_| ())).unwrap()).map(|host| host.is_some());
+    let host = "/soc/pci@30000000";
+    let changed = |mark: &str| {
+        machine.changed(|tree| {
+            tree.find("/soc").set("dma-noncoherent", &[]);
+            tree.find(host).properties.retain(|(name, _)| !name.starts_with(b"dma-"));
+            tree.find(host).set(mark, &[]);
+        })
+    };
+    assert_eq!(found(&changed("dma-coherent")), Ok(true));
+    assert_eq!(found(&changed("other")), Err(NOT_COHERENT));
 }
 
 #[test]

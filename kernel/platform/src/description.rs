@@ -699,7 +699,10 @@ impl<'a> Devices<'_, 'a> {
                 registers.filter(|&(address, bytes)| address.is_multiple_of(alignment) && bytes >= length)
             };
             let mut is_refused = false;
-            if is_compatible(node, "virtio,mmio") {
+            let is_of_memory = is_compatible(node, "virtio,mmio") || is_gem(node);
+            if is_of_memory && !bus.is_coherent(node) {
+                self.description.remark(node, NOT_COHERENT.0, NOT_COHERENT.1);
+            } else if is_compatible(node, "virtio,mmio") {
                 match self.device(node, aligned(4, VIRTIO_BLOCK), parent) {
                     // With more than the list holds, the rest is left out.
                     Some(device) => _ = self.description.virtio.push(device),
@@ -878,6 +881,12 @@ fn registers<'a>(node: Node<'a>, bus: Node) -> impl Iterator<Item = (u64, u64)> 
     value.chunks_exact(address + size).map(move |entry| (wide(&entry[..address]), wide(&entry[address..])))
 }
 
+/// The remark about a device that reads and writes memory behind the caches of harts. The kernel would read old bytes,
+/// or the device: each access would need instructions for caches (Zicbom) or pages without them, and the lines of the
+/// caches that a driver's ring shares with the device could not be shared.
+pub(crate) const NOT_COHERENT: (&str, &str) =
+    ("dma-noncoherent", "here or of a bus above says that the caches are not seen: the device is not used");
+
 /// A bus, whose children have addresses of their own.
 pub(crate) struct Bus<'a, 'b> {
     node: Node<'a>,
@@ -904,6 +913,17 @@ impl<'a> Bus<'a, '_> {
             bus = above;
         }
         Some(address)
+    }
+
+    /// Returns whether a device on this bus sees what is in the caches of harts. The mark that is nearest to the device
+    /// counts, its own or that of a bus; without one it does.
+    pub(crate) fn is_coherent(&self, node: Node<'a>) -> bool {
+        let mark = |node| {
+            let is_coherent = bytes(node, "dma-coherent").is_some();
+            (is_coherent || bytes(node, NOT_COHERENT.0).is_some()).then_some(is_coherent)
+        };
+        let buses = core::iter::successors(Some(self), |bus| bus.above);
+        core::iter::once(node).chain(buses.map(|bus| bus.node)).find_map(mark).unwrap_or(true)
     }
 
     /// Returns the address on the bus above of a range of addresses on this one.

@@ -7,7 +7,7 @@ use drivers::pci::{self, Function, Window};
 use heapless::Vec;
 
 use crate::description::{
-    Controller, Description, Interrupt, bytes, cells, each_node, is_compatible, is_enabled, number, wide,
+    Controller, Description, Interrupt, NOT_COHERENT, bytes, cells, each_node, is_compatible, is_enabled, number, wide,
 };
 use crate::device_tree::Node;
 use crate::registers::Mapped;
@@ -46,6 +46,10 @@ impl Host {
         let mut found = Ok(None);
         each_node(root, &mut |node, bus| {
             if !matches!(found, Ok(None)) || !is_enabled(node) || !is_compatible(node, "pci-host-ecam-generic") {
+                return;
+            }
+            if !bus.is_coherent(node) {
+                found = Err(NOT_COHERENT);
                 return;
             }
             found = match bus.registers(node).filter(|(_, length)| *length >= pci::BUS) {
