@@ -50,7 +50,7 @@ const TRIALS: [Trial; 6] = [
     Trial { name: "micro", workload: Workload::RootTask("micro-bench"), cycles: 45_000_000 },
     Trial { name: "syscall", workload: Workload::Bench(&["syscall", "/33"]), cycles: 23_000_000 },
     Trial { name: "async-calls", workload: Workload::Bench(&["async-calls", "count", "/128"]), cycles: 20_000_000 },
-    Trial { name: "micro-async", workload: Workload::RootTask("micro-async"), cycles: 18_000_000 },
+    Trial { name: "micro-async", workload: Workload::RootTask("micro-async"), cycles: 36_000_000 },
     Trial { name: "user-interrupt", workload: Workload::Bench(&["user-interrupt", "/500"]), cycles: 15_000_000 },
 ];
 
