@@ -145,9 +145,11 @@ static LINES: &[Line] = &[
     line("statm", PROCESS, Contents::TextOf(process_memory)),
     line("comm", PROCESS, Contents::TextOf(|process, _| whole(format!("{}\n", name_of(process))))),
     line("cmdline", PROCESS, Contents::TextOf(arguments)),
+    line("wchan", PROCESS, Contents::TextOf(awaited)),
     line("stat", THREAD, Contents::TextOfThread(|thread| statistics_of(&thread.process, Some(thread)))),
     line("status", THREAD, Contents::TextOfThread(|thread| status_of(&thread.process, Some(thread)))),
     line("comm", THREAD, Contents::TextOfThread(|thread| whole(format!("{}\n", short_name(thread.name()))))),
+    line("wchan", THREAD, Contents::TextOfThread(awaited_by)),
     private("environ", PROCESS, Contents::TextOf(environment)),
     private("maps", PROCESS, Contents::TextOf(regions)),
     private("coredump_filter", PROCESS, Contents::SettingOf(dump_filter, set_dump_filter, None)),
@@ -623,6 +625,18 @@ fn state_of(process: &Process, thread: Option<&Worker>) -> (char, &'static str) 
     }
 }
 
+/// Makes `wchan`: the operation for which the first thread waits, or 0 if it does not wait.
+fn awaited(process: &Arc<Process>, _: u64) -> Made {
+    match process.find_worker(|worker| worker.thread_id() == process.id) {
+        Some(first) => awaited_by(&first),
+        None => whole("0".into()),
+    }
+}
+
+fn awaited_by(thread: &Worker) -> Made {
+    whole(thread.awaited().unwrap_or("0").into())
+}
+
 /// Returns the bytes that are mapped, and the pages that exist.
 fn memory_of(process: &Process) -> (u64, usize) {
     let space = process.space().lock();
@@ -926,7 +940,13 @@ mod tests {
             assert_eq!(program.add_worker(waits), Ok(1));
             let second = id + 0x1_0000;
             assert_eq!(names(program, "/proc/self/task"), [".", "..", &*id.to_string(), &*second.to_string()]);
-            assert_eq!(names(program, &format!("/proc/self/task/{second}")), [".", "..", "stat", "status", "comm"]);
+            assert_eq!(
+                names(program, &format!("/proc/self/task/{second}")),
+                [".", "..", "stat", "status", "comm", "wchan"]
+            );
+            program.sleep_ns(1_000_000);
+            assert_eq!(read(program, &format!("/proc/{id}/task/{second}/wchan")), "futex");
+            assert_eq!(read(program, "/proc/self/wchan"), "0");
             let statistics = read(program, &format!("/proc/{id}/task/{second}/stat"));
             assert!(statistics.starts_with(&format!("{second} (test) ")), "{statistics}");
             assert_eq!(statistics.split_whitespace().count(), 52, "{statistics}");

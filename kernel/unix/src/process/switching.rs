@@ -40,7 +40,7 @@ use crate::process::identity;
 use crate::process::program::{Execution, Plan};
 use crate::process::signals::Interruption;
 use crate::process::visit::{self, visit};
-use crate::process::worker::{Means, Worker};
+use crate::process::worker::{Means, Worker, awaited};
 use crate::process::{Process, fork, oom_killer, signal_delivery, thread};
 use crate::scheduling::executor::{self, SpawnError};
 use crate::scheduling::steps::Long;
@@ -156,6 +156,12 @@ async fn run(worker: Arc<Worker>, mut context: Box<UserContext>) {
 
 /// Handles a pause in which the worker keeps its coroutine or its thread.
 pub(crate) async fn go_on(worker: &Arc<Worker>, context: &mut Box<UserContext>, pause: Pause) {
+    worker.awaits(match pause {
+        Pause::GiveWay => awaited::TURN,
+        Pause::Fetch(..) => awaited::PAGE,
+        Pause::Stopped => awaited::CONTINUATION,
+        _ => context.call_number() as u32,
+    });
     let result = match pause {
         Pause::GiveWay => return executor::yield_now().await,
         Pause::Wait(operation) => {

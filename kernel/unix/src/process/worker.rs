@@ -7,12 +7,13 @@
 
 use alloc::sync::Arc;
 use core::future::poll_fn;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use core::task::{Poll, Waker};
 
 use abi_queue::Priority;
+use abi_unix::call::NUMBER_MASK;
 use abi_unix::types::process_control;
-use abi_unix::{Counter, Errno};
+use abi_unix::{Counter, Errno, SystemCall};
 use coroutine::State;
 use hal_api::{MAXIMUM_HARTS, Machine as _, UserContext};
 use memory::heap::Kept;
@@ -71,6 +72,13 @@ impl Attention {
     pub(super) const FETCHES: u8 = Attention::TOUCHED | Attention::NEXT_CALL | Attention::LAST_CALL;
 }
 
+/// Reasons to wait that are no calls.
+pub(super) mod awaited {
+    pub(in crate::process) const TURN: u32 = u32::MAX;
+    pub(in crate::process) const PAGE: u32 = u32::MAX - 1;
+    pub(in crate::process) const CONTINUATION: u32 = u32::MAX - 2;
+}
+
 /// The pages that are fetched before a worker goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PagesOf {
@@ -104,6 +112,9 @@ pub(crate) struct Worker {
     /// The address that an instruction has touched whose page has to be fetched, or the first argument of the last call
     /// that may have to be made again. Used by the worker itself alone.
     touched: AtomicU64,
+    /// The reason why it is not in user mode: the number of a call, or one of [`awaited`]. It means nothing while it is
+    /// visited.
+    awaited: AtomicU32,
     /// Its signals.
     pub signals: OwnSignals,
     /// Deadline of its sleeps with a time limit.
@@ -305,6 +316,7 @@ impl Worker {
             gone: AtomicBool::new(false),
             attention: AtomicU8::new(0),
             touched: AtomicU64::new(0),
+            awaited: AtomicU32::new(awaited::TURN),
             signals: OwnSignals::new(),
             deadline,
             charge: Mutex::new(charge),
@@ -412,6 +424,27 @@ impl Worker {
     /// Returns whether it is in user mode on some hart, or in a call that it has made there.
     pub(crate) fn is_visited(&self) -> bool {
         self.hart.load(Ordering::Relaxed) != NOWHERE
+    }
+
+    /// Notes why it is about to wait.
+    pub(super) fn awaits(&self, reason: u32) {
+        // It stands for itself.
+        self.awaited.store(reason, Ordering::Relaxed);
+    }
+
+    /// Returns the name of what it waits for, as in `/proc/PID/wchan`: of a call, of something else, or `None` if it
+    /// waits for nothing or for its turn.
+    pub(crate) fn awaited(&self) -> Option<&'static str> {
+        let cid = Cid::from_raw(self.cid.load(Ordering::Acquire));
+        if self.is_visited() || executor::state(cid) == Some(State::Ready) {
+            return None;
+        }
+        match self.awaited.load(Ordering::Relaxed) {
+            awaited::TURN => None,
+            awaited::PAGE => Some("page"),
+            awaited::CONTINUATION => Some("stopped"),
+            number => SystemCall::from_number(number as usize & NUMBER_MASK).map(SystemCall::name),
+        }
     }
 
     /// Makes it wait for a hart no longer than something of this priority would; returns `false` if it does not wait
