@@ -148,6 +148,34 @@ const REASONS: &[(&str, &str, &str, &str)] = &[
          adaptive way is the coroutine (two thirds), arguments in its frame, and a choice of six instructions.",
     ),
     (
+        "cycles",
+        "yield_1000_cycles",
+        "",
+        "The blocks of 1,000 coroutines are not in a cache of 16 KiB, and the core waits for each line: 78 to 110 cycles of \
+         a turn are two such waits, which nothing can be done beside.",
+    ),
+    (
+        "cycles",
+        "wake_cycles",
+        "",
+        "The goal is for the worst number of coroutines, 1,000, where a turn waits for lines of the block and of its slot; \
+         of few coroutines it is met.",
+    ),
+    (
+        "cycles",
+        "spawn_cycles",
+        "",
+        "The goal is for the worst number of coroutines, 1,000, where a block is fetched twice, to be made and to run; of \
+         few coroutines it is met.",
+    ),
+    (
+        "cycles",
+        "micro_async_64_cycles",
+        "",
+        "A call in flight has a coroutine of about four lines of the cache, a request of two and an answer of one; those of \
+         64 exceed its 256 lines, so program and kernel fetch them again, which takes more cycles than a trap.",
+    ),
+    (
         "matrix-models",
         "kcuc_vs_linux-epoll_instructions_15x15",
         "",
