@@ -23,7 +23,7 @@ pub fn main(boot: &'static BootInformation) -> ! {
         Ok(platform) => platform,
         Err(damaged) => {
             println!("the device tree cannot be used: {damaged}");
-            Machine::shutdown(Status::Failure(2))
+            platform::shut_down(Status::Failure(2))
         }
     };
     let mut suite = Suite { platform, next_frame: platform.free_memory[0].0, code: 0, passed: 0, failed: 0 };
@@ -37,7 +37,7 @@ pub fn main(boot: &'static BootInformation) -> ! {
     if let Some(name) = platform.arguments.split(' ').find_map(|argument| argument.strip_prefix("fault=")) {
         commit(name);
     }
-    Machine::shutdown(if suite.failed == 0 { Status::Success } else { Status::Failure(1) })
+    platform::shut_down(if suite.failed == 0 { Status::Success } else { Status::Failure(1) })
 }
 
 /// Reads typed characters up to the end of a line, looking only after an interrupt, and prints them.
@@ -347,8 +347,18 @@ impl Suite {
 
     fn devices(&mut self) -> Result<(), &'static str> {
         use drivers::Registers;
-        check(!self.platform.virtio.is_empty(), "there are no virtio devices")?;
-        for device in &self.platform.virtio {
+        let (virtio, ethernet) = (&self.platform.virtio, &self.platform.ethernet);
+        check(!virtio.is_empty() || !ethernet.is_empty(), "there are no devices")?;
+        for ethernet in ethernet {
+            /// Register with the number of the module, which is 2 or more in controllers for gigabits.
+            const IDENTIFICATION: usize = 0xfc;
+            let device = &ethernet.device;
+            let registers = platform::Mapped::new((device.address, device.length)).ok_or("a device is not mapped")?;
+            let number = registers.read32(IDENTIFICATION) >> 16 & 0xfff;
+            check(number >= 2, "a controller of Ethernet has the wrong number")?;
+            check(device.interrupt.is_some(), "a device has no interrupt")?;
+        }
+        for device in virtio {
             let registers = platform::Mapped::new((device.address, device.length)).ok_or("a device is not mapped")?;
             check(registers.read32(0) == 0x7472_6976, "a virtio device has the wrong magic number")?;
             check(device.interrupt.is_some(), "a device has no interrupt")?;
