@@ -800,6 +800,12 @@ pub struct Bench {
     /// Of an experiment, only this part.
     #[arg(long, value_enum, value_name = "WAY")]
     pub way: Option<crate::experiments::Way>,
+    /// Of `servers` and `linux-programs`, only figures whose names contain this text.
+    #[arg(long, value_name = "TEXT")]
+    pub figure: Option<String>,
+    /// Of these two, only this system; then there are no ratios.
+    #[arg(long, value_enum, value_name = "SYSTEM")]
+    pub system: Option<crate::experiments::System>,
     /// Of `fairness`, only this scenario.
     #[arg(long, value_name = "NAME")]
     pub scenario: Option<String>,

@@ -77,6 +77,47 @@ impl Way {
     }
 }
 
+/// A system that programs of Linux run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum System {
+    /// This one.
+    Cops,
+    /// Debian's.
+    Linux,
+}
+
+/// Both systems, in the order of measuring.
+const SYSTEMS: [System; 2] = [System::Cops, System::Linux];
+
+impl System {
+    fn name(self) -> &'static str {
+        match self {
+            System::Cops => "COPS",
+            System::Linux => "Linux",
+        }
+    }
+}
+
+/// The figures of `servers` that are wanted.
+#[derive(Clone, Debug, Default)]
+struct Selection {
+    /// Text of their names.
+    figure: Option<String>,
+    system: Option<System>,
+}
+
+impl Selection {
+    /// Whether a figure is wanted.
+    fn has(&self, id: &str) -> bool {
+        self.figure.as_ref().is_none_or(|text| id.contains(text))
+    }
+
+    /// Measures each wanted system.
+    fn on_each<T>(&self, mut measure: impl FnMut(System) -> Option<T>) -> [Option<T>; 2] {
+        SYSTEMS.map(|system| if self.system.is_none_or(|wanted| wanted == system) { measure(system) } else { None })
+    }
+}
+
 /// One experiment.
 pub struct Experiment {
     name: BenchName,
@@ -195,6 +236,7 @@ pub struct Lab<'a> {
     /// Whether to measure fewer and shorter runs.
     pub quick: bool,
     way: Option<Way>,
+    selection: Selection,
     toolchain: Toolchain,
     products: Products,
     linux: OnceCell<Option<DebianKernel>>,
@@ -217,7 +259,9 @@ pub fn level0_of_alone(context: &Context, harts: &[u8]) -> Result<Vec<(u8, prior
 
 impl<'a> Lab<'a> {
     fn open(context: &'a Context, arguments: &cli::Bench) -> Result<Lab<'a>> {
-        Lab::of(context, arguments.quick, arguments.way)
+        let mut lab = Lab::of(context, arguments.quick, arguments.way)?;
+        lab.selection = Selection { figure: arguments.figure.clone(), system: arguments.system };
+        Ok(lab)
     }
 
     fn of(context: &'a Context, quick: bool, way: Option<Way>) -> Result<Lab<'a>> {
@@ -227,6 +271,7 @@ impl<'a> Lab<'a> {
             context,
             quick,
             way,
+            selection: Selection::default(),
             toolchain,
             products,
             linux: OnceCell::new(),

@@ -9,8 +9,8 @@ use std::net::{Shutdown, TcpStream};
 
 use anyhow::{Result, bail};
 
-use super::servers::{GET, SYSTEMS, ServedProgram, Systems, busy, clock, compare, requests};
-use super::{Lab, Notebook, PATIENCE, Server};
+use super::servers::{GET, ServedProgram, Systems, busy, clock, compare, requests};
+use super::{Lab, Notebook, PATIENCE, Server, System};
 use crate::linux;
 
 /// The port of the server that moves many bytes; as in bench/peers.
@@ -33,12 +33,14 @@ const PROGRAMS: [(&str, ServedProgram); 4] = [
     ("go_nic", ServedProgram { name: "go_http", port: 8081, request: GET, goal: 0.75 }),
 ];
 
-/// Share of Linux's instructions for a mebibyte.
+/// Share of Linux's instructions for a mebibyte, which is sent or received.
 const BULK: f64 = 1.0;
+const BULK_NAMES: [&str; 2] = ["tcp_send_1g", "tcp_receive_1g"];
 
 /// Idle connections beside few and beside many, and the times of a request's instructions that the many may cost.
 const IDLE: [usize; 2] = [100, 10_000];
 const COST: f64 = 1.1;
+const COST_NAME: &str = "cost_10k";
 
 /// Mebibytes of a transfer before the measured one.
 const WARM_UP: u64 = 4;
@@ -46,27 +48,30 @@ const WARM_UP: u64 = 4;
 pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let systems = Systems::prepare(lab, notebook)?;
     let rounds = if lab.quick { 40 } else { 200 };
-    for (id, program) in &PROGRAMS {
-        let found = SYSTEMS
-            .map(|system| notebook.part(&format!("{id}, {system}"), systems.ask(system, program, CONNECTIONS, rounds)));
-        if let [Some(cops), Some(linux)] = found {
-            compare(notebook, id, cops, linux, Some(program.goal));
-        }
+    for (id, program) in PROGRAMS.iter().filter(|(id, _)| lab.selection.has(id)) {
+        let found = lab.selection.on_each(|system| {
+            let measured = systems.ask(system, program, CONNECTIONS, rounds);
+            notebook.part(&format!("{id}, {}", system.name()), measured)
+        });
+        compare(notebook, id, found, Some(program.goal));
     }
     let mebibytes = if lab.quick { 32 } else { 1024 };
-    let found =
-        SYSTEMS.map(|system| notebook.part(&format!("many bytes, {system}"), bulk(&systems, system, mebibytes)));
-    if let [Some(cops), Some(linux)] = found {
-        for (at, id) in ["tcp_send_1g", "tcp_receive_1g"].into_iter().enumerate() {
-            compare(notebook, id, cops[at], linux[at], Some(BULK));
+    if BULK_NAMES.iter().any(|id| lab.selection.has(id)) {
+        let found = lab.selection.on_each(|system| {
+            notebook.part(&format!("many bytes, {}", system.name()), bulk(&systems, system, mebibytes))
+        });
+        for (at, id) in BULK_NAMES.into_iter().enumerate() {
+            compare(notebook, id, found.map(|each| each.map(|both| both[at])), Some(BULK));
         }
     }
-    idle(notebook, &systems, rounds);
+    if lab.selection.has(COST_NAME) {
+        lab.selection.on_each(|system| idle(notebook, &systems, system, rounds));
+    }
     Ok(())
 }
 
 /// Returns the instructions for a mebibyte that the system sends, and for one that it receives.
-fn bulk(systems: &Systems<'_>, system: &str, mebibytes: u64) -> Result<[f64; 2]> {
+fn bulk(systems: &Systems<'_>, system: System, mebibytes: u64) -> Result<[f64; 2]> {
     let server = systems.serve(system, "bulk", BULK_PORT)?;
     let mut each = [0.0; 2];
     for (direction, place) in [b's', b'r'].into_iter().zip(&mut each) {
@@ -102,23 +107,22 @@ fn transfer(server: &Server, direction: u8, count: u64) -> Result<()> {
 }
 
 /// Measures a request of the matrix server beside few and beside many idle connections.
-fn idle(notebook: &mut Notebook<'_>, systems: &Systems<'_>, rounds: usize) {
+fn idle(notebook: &mut Notebook<'_>, systems: &Systems<'_>, system: System, rounds: usize) -> Option<()> {
     let (_, program) = &PROGRAMS[0];
-    for system in SYSTEMS {
-        let measured = beside_idle(systems, system, program, rounds);
-        let Some([few, many]) = notebook.part(&format!("idle connections, {system}"), measured) else { continue };
-        let name = system.to_lowercase();
-        for (count, found) in IDLE.into_iter().zip([few, many]) {
-            notebook.figure(&format!("{name}_request_beside_{count}"), found, "instructions");
-        }
-        match system {
-            "COPS" => notebook.at_most("cost_10k", many / few, "times", COST),
-            _ => notebook.figure("linux_cost_10k", many / few, "times"),
-        }
+    let measured = beside_idle(systems, system, program, rounds);
+    let [few, many] = notebook.part(&format!("idle connections, {}", system.name()), measured)?;
+    let name = system.name().to_lowercase();
+    for (count, found) in IDLE.into_iter().zip([few, many]) {
+        notebook.figure(&format!("{name}_request_beside_{count}"), found, "instructions");
     }
+    match system {
+        System::Cops => notebook.at_most(COST_NAME, many / few, "times", COST),
+        System::Linux => notebook.figure(&format!("linux_{COST_NAME}"), many / few, "times"),
+    }
+    Some(())
 }
 
-fn beside_idle(systems: &Systems<'_>, system: &str, program: &ServedProgram, rounds: usize) -> Result<[f64; 2]> {
+fn beside_idle(systems: &Systems<'_>, system: System, program: &ServedProgram, rounds: usize) -> Result<[f64; 2]> {
     let server = systems.serve(system, program.name, program.port)?;
     let (mut idle, mut found) = (Vec::new(), [0.0; 2]);
     for (count, place) in IDLE.into_iter().zip(&mut found) {

@@ -6,7 +6,8 @@
 
 use anyhow::{Result, bail};
 
-use super::{Lab, Notebook, Way, figure_of, words};
+use super::servers::compare;
+use super::{Lab, Notebook, System, Way, figure_of, words};
 use crate::linux;
 
 /// Figures, and the share of Linux's instructions that each may take.
@@ -31,22 +32,31 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     if lab.linux().is_none() {
         bail!("there is no Linux to measure");
     }
+    if GOALS.iter().chain([&CLOCK]).any(|(id, _)| lab.selection.has(id)) {
+        basic_operations(lab, notebook);
+    }
+    let measured = super::servers::measure(lab, notebook);
+    notebook.part("servers of Debian", measured);
+    Ok(())
+}
+
+/// Measures processes, threads, signals, memory and files.
+fn basic_operations(lab: &Lab<'_>, notebook: &mut Notebook<'_>) {
     let (title, clock) = ("programs of Linux", Way::Instructions.clock());
-    let theirs = notebook.part("Linux", lab.on_linux(title, &words("programs"), 1, clock)).unwrap_or_default();
     let own = words(&format!("here bench programs /bin/{}", linux::PROGRAM));
-    let ours = notebook.part("COPS", lab.peers_on_cops(title, &own, 1, clock)).unwrap_or_default();
+    let measured = lab.selection.on_each(|system| {
+        let lines = match system {
+            System::Cops => lab.peers_on_cops(title, &own, 1, clock),
+            System::Linux => lab.on_linux(title, &words("programs"), 1, clock),
+        };
+        notebook.part(system.name(), lines)
+    });
+    let [ours, theirs] = measured.map(Option::unwrap_or_default);
     for (id, goal) in GOALS {
-        if let (Some(cops), Some(linux)) = (figure_of(&ours, id), figure_of(&theirs, id)) {
-            notebook.figure(&format!("cops_{id}"), cops, "instructions");
-            notebook.figure(&format!("linux_{id}"), linux, "instructions");
-            notebook.at_most(id, cops / linux, "times", goal);
-        }
+        compare(notebook, id, [&ours, &theirs].map(|lines| figure_of(lines, id)), Some(goal));
     }
     let (id, goal) = CLOCK;
     if let Some(cops) = figure_of(&ours, id) {
         notebook.at_most(id, cops, "instructions", goal);
     }
-    let measured = super::servers::measure(lab, notebook);
-    notebook.part("servers of Debian", measured);
-    Ok(())
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use filesystem::cpio;
 
-use super::{Lab, Notebook, PATIENCE, Server, Way, figure_of, machine, words};
+use super::{Lab, Notebook, PATIENCE, SYSTEMS, Server, System, Way, figure_of, machine, words};
 use crate::bench::Line;
 use crate::board::Configuration;
 use crate::context::command_line;
@@ -55,11 +55,14 @@ const THREAD: (&str, f64) = ("blocked_pthread_bytes", 2560.0);
 /// Times of its latency alone that a server may take beside a greedy neighbour of lower priority.
 const NEIGHBOUR: (&str, f64) = ("nice_p99", 1.3);
 
+/// Names of the figures that are measured in the machine.
+fn names_inside() -> impl Iterator<Item = String> {
+    let each = |program: &ServedProgram| [program.name.to_string(), format!("{}_{CONNECTIONS}", program.name)];
+    PROGRAMS.iter().flat_map(each).chain([THREAD.0.to_string(), NEIGHBOUR.0.to_string()])
+}
+
 /// Longest silence within an answer.
 const SILENCE: Duration = Duration::from_millis(500);
-
-/// The names of both systems, in the order of measuring.
-pub(super) const SYSTEMS: [&str; 2] = ["COPS", "Linux"];
 
 /// Both systems with the servers' files.
 pub(super) struct Systems<'a> {
@@ -70,7 +73,9 @@ pub(super) struct Systems<'a> {
 
 pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     let systems = Systems::prepare(lab, notebook)?;
-    systems.inside(notebook)?;
+    if names_inside().any(|id| lab.selection.has(&id)) {
+        systems.inside(notebook);
+    }
     for program in &PROGRAMS {
         systems.outside(notebook, program);
     }
@@ -103,33 +108,34 @@ impl<'a> Systems<'a> {
         })
     }
 
-    fn configuration(&self, system: &str, action: &[String]) -> Result<Configuration> {
-        let mut configuration = if system == "Linux" {
-            self.linux.configuration(self.lab.context, 1, Way::Instructions.clock(), action)?
-        } else {
-            let own: Vec<_> = [String::from("here")].into_iter().chain(action.iter().cloned()).collect();
-            let line = command_line(&format!("/usr/bin/{}", linux::PROGRAM), &own)?;
-            self.lab.context.configuration(&self.cops, &machine(1), line)
+    fn configuration(&self, system: System, action: &[String]) -> Result<Configuration> {
+        let mut configuration = match system {
+            System::Linux => self.linux.configuration(self.lab.context, 1, Way::Instructions.clock(), action)?,
+            System::Cops => {
+                let own: Vec<_> = [String::from("here")].into_iter().chain(action.iter().cloned()).collect();
+                let line = command_line(&format!("/usr/bin/{}", linux::PROGRAM), &own)?;
+                self.lab.context.configuration(&self.cops, &machine(1), line)
+            }
         };
         configuration.set_clock(Way::Instructions.clock());
         Ok(configuration)
     }
 
     /// Measures in the machine.
-    fn inside(&self, notebook: &mut Notebook<'_>) -> Result<()> {
-        let mut measured = |system: &str, last: Option<&str>| -> Result<Vec<Line>> {
-            let configuration = self.configuration(system, &words("bench servers"))?;
-            let lines = self.lab.measure(&format!("servers of Debian: {system}"), &configuration, last);
-            Ok(notebook.part(system, lines).unwrap_or_default())
-        };
-        let (ours, theirs) = (measured("COPS", None)?, measured("Linux", Some(linux::DONE))?);
+    fn inside(&self, notebook: &mut Notebook<'_>) {
+        let measured = self.lab.selection.on_each(|system| {
+            let last = (system == System::Linux).then_some(linux::DONE);
+            let configuration = self.configuration(system, &words("bench servers"));
+            let title = format!("servers of Debian: {}", system.name());
+            let lines = configuration.and_then(|configuration| self.lab.measure(&title, &configuration, last));
+            notebook.part(system.name(), lines)
+        });
+        let [ours, theirs] = measured.map(Option::unwrap_or_default);
         for program in &PROGRAMS {
             for (id, goal) in
                 [(program.name.to_string(), Some(program.goal)), (format!("{}_{CONNECTIONS}", program.name), None)]
             {
-                if let (Some(cops), Some(linux)) = (figure_of(&ours, &id), figure_of(&theirs, &id)) {
-                    compare(notebook, &id, cops, linux, goal);
-                }
+                compare(notebook, &id, [&ours, &theirs].map(|lines| figure_of(lines, &id)), goal);
             }
         }
         let (id, goal) = THREAD;
@@ -149,30 +155,38 @@ impl<'a> Systems<'a> {
         if let Some(cops) = times(&ours) {
             notebook.at_most(id, cops, "times", goal);
         }
-        Ok(())
     }
 
     /// Measures one server from this host.
     fn outside(&self, notebook: &mut Notebook<'_>, program: &ServedProgram) {
         let id = format!("{}_card", program.name);
-        let mut found = SYSTEMS
-            .map(|system| notebook.part(&format!("{id}, {system}"), self.ask(system, program, CONNECTIONS, ROUNDS)));
-        if let (Some(cops), Some(linux)) = (found[0].take(), found[1].take()) {
-            compare(notebook, &id, cops, linux, Some(CARD));
+        if !self.lab.selection.has(&id) {
+            return;
         }
+        let found = self.lab.selection.on_each(|system| {
+            let measured = self.ask(system, program, CONNECTIONS, ROUNDS);
+            notebook.part(&format!("{id}, {}", system.name()), measured)
+        });
+        compare(notebook, &id, found, Some(CARD));
     }
 
     /// Boots a system that serves a program on this port, and tells its clock.
-    pub(super) fn serve(&self, system: &str, name: &str, port: u16) -> Result<Server> {
+    pub(super) fn serve(&self, system: System, name: &str, port: u16) -> Result<Server> {
         let mut configuration = self.configuration(system, &words(&format!("serve-program {name}")))?;
         for guest in [port, CLOCK_PORT] {
             configuration.forwards.push(Forward { host: guest::free_port()?, guest });
         }
-        self.lab.serve(&format!("{name} over the card: {system}"), &configuration, linux::SERVING)
+        self.lab.serve(&format!("{name} over the card: {}", system.name()), &configuration, linux::SERVING)
     }
 
     /// Returns the instructions of a request that comes over the network card, over one of so many connections.
-    pub(super) fn ask(&self, system: &str, program: &ServedProgram, connections: usize, rounds: usize) -> Result<f64> {
+    pub(super) fn ask(
+        &self,
+        system: System,
+        program: &ServedProgram,
+        connections: usize,
+        rounds: usize,
+    ) -> Result<f64> {
         let server = self.serve(system, program.name, program.port)?;
         requests(&server, program, connections, rounds)
     }
@@ -193,10 +207,14 @@ pub(super) fn busy(before: (f64, f64), after: (f64, f64)) -> f64 {
     (after.0 - before.0) - (after.1 - before.1)
 }
 
-/// Records both systems' instructions and COPS's share of Linux's.
-pub(super) fn compare(notebook: &mut Notebook<'_>, id: &str, cops: f64, linux: f64, goal: Option<f64>) {
-    notebook.figure(&format!("cops_{id}"), cops, "instructions");
-    notebook.figure(&format!("linux_{id}"), linux, "instructions");
+/// Records the instructions of both systems, and COPS's share of Linux's if both are there.
+pub(super) fn compare(notebook: &mut Notebook<'_>, id: &str, found: [Option<f64>; 2], goal: Option<f64>) {
+    for (system, value) in SYSTEMS.into_iter().zip(found) {
+        if let Some(value) = value {
+            notebook.figure(&format!("{}_{id}", system.name().to_lowercase()), value, "instructions");
+        }
+    }
+    let [Some(cops), Some(linux)] = found else { return };
     match goal {
         Some(goal) => notebook.at_most(id, cops / linux, "times", goal),
         None => notebook.figure(id, cops / linux, "times"),
