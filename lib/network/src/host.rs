@@ -22,6 +22,7 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, Icmpv4Packet, IpCidr, Ipv4
 use crate::Error;
 use crate::arrivals::{Allowance, Reader};
 use crate::charge::{Charge, Held};
+use crate::checksum;
 use crate::claim::{Claim, Heard};
 use crate::configuration::{Address, Counters, Lease, Limits, LocalConnections, Patience};
 use crate::dhcp::{self, Change};
@@ -582,6 +583,10 @@ impl Host {
 
     fn tcp_input<T: TxToken>(&mut self, via: Via, segment: Segment, frame: &[u8], answer: T, now: Instant) {
         let key = segment.key;
+        // smoltcp does not look at it.
+        if via != Via::Local && self.checksums.tcp.rx() && !checksum::is_right(frame) {
+            return;
+        }
         if let Some(index) = self.table.find(key) {
             if self.unswept > 0 && self.abort_if_lost(index, now) {
                 return;

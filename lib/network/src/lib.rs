@@ -35,6 +35,7 @@ extern crate std;
 
 mod arrivals;
 mod charge;
+mod checksum;
 mod claim;
 mod configuration;
 mod dhcp;

@@ -7,6 +7,7 @@ use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Med
 use smoltcp::time::Instant;
 
 use crate::Error;
+use crate::checksum;
 
 /// The permission to send a frame, as smoltcp takes it.
 pub(crate) struct Token<D>(pub(crate) D);
@@ -14,6 +15,30 @@ pub(crate) struct Token<D>(pub(crate) D);
 impl<D: Departing> TxToken for Token<D> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
         self.0.send(length, f)
+    }
+}
+
+/// Whether the stack fills in the checksums of TCP segments that leave by a link.
+pub(crate) fn is_summed_here(link: &impl Link) -> bool {
+    matches!(link.checksum_offload(), ChecksumOffload::None | ChecksumOffload::Receive)
+}
+
+/// The permission to send a frame that smoltcp writes, with the checksum that it leaves out.
+pub(crate) struct Summed<D> {
+    permit: D,
+    is_summed_here: bool,
+}
+
+impl<D: Departing> TxToken for Summed<D> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        let Summed { permit, is_summed_here } = self;
+        permit.send(length, |frame| {
+            let result = f(frame);
+            if is_summed_here {
+                checksum::complete(frame);
+            }
+            result
+        })
     }
 }
 
@@ -122,12 +147,13 @@ pub(crate) struct Answer<'room, D> {
     pub(crate) departing: Option<D>,
     /// Room for an answer that is lost.
     pub(crate) room: &'room mut [u8],
+    pub(crate) is_summed_here: bool,
 }
 
 impl<D: Departing> TxToken for Answer<'_, D> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
         match self.departing {
-            Some(departing) => departing.send(length, f),
+            Some(permit) => Summed { permit, is_summed_here: self.is_summed_here }.consume(length, f),
             // smoltcp keeps to the largest packet that `capabilities` states.
             None => {
                 let length = length.min(self.room.len());
@@ -161,7 +187,7 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Measured<'a, Token<L::Departing<'a>>>
+        = Measured<'a, Summed<L::Departing<'a>>>
     where
         Self: 'a;
 
@@ -170,7 +196,8 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        Some(Measured { token: Token(self.link.depart()?), length: &mut self.length })
+        let is_summed_here = is_summed_here(self.link);
+        Some(Measured { token: Summed { permit: self.link.depart()?, is_summed_here }, length: &mut self.length })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -231,7 +258,7 @@ impl<L: Link> phy::Device for OutgoingSix<'_, L> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Measured<'a, Enveloped<Token<L::Departing<'a>>>>
+        = Measured<'a, Enveloped<Summed<L::Departing<'a>>>>
     where
         Self: 'a;
 
@@ -240,7 +267,9 @@ impl<L: Link> phy::Device for OutgoingSix<'_, L> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        let token = Enveloped { token: Token(self.link.depart()?), envelope: self.envelope };
+        let is_summed_here = is_summed_here(self.link);
+        let token = Summed { permit: self.link.depart()?, is_summed_here };
+        let token = Enveloped { token, envelope: self.envelope };
         Some(Measured { token, length: &mut self.length })
     }
 

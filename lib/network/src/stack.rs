@@ -13,6 +13,7 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
 use crate::Error;
 use crate::arrivals::{Allowance, Arrivals, Reader, Taken, Turn, Waiting};
 use crate::charge::Owner;
+use crate::checksum;
 use crate::configuration::{
     Address, Addressing, Configuration, Counters, Interest, Lease, LocalConnections, Readiness, Received, Sent,
     Shutdown, SixAddress, SixAddressing,
@@ -147,6 +148,8 @@ impl<L: Link> Stack<L> {
             return Err(Error::Invalid);
         }
         let capabilities = link::capabilities(&link);
+        let checksums = capabilities.checksum.clone();
+        let capabilities = checksum::of_interfaces(capabilities);
         let seeds = configuration.seeds;
         let frames = match configuration.local_connections {
             LocalConnections::Joined => [None, None],
@@ -165,7 +168,7 @@ impl<L: Link> Stack<L> {
             gateway: None,
             ethernet_mtu: capabilities.ip_mtu(),
             six: SixNetwork::new(hardware.0, capabilities.ip_mtu(), Secret::new(seeds.addresses)),
-            checksums: capabilities.checksum.clone(),
+            checksums,
             capabilities: capabilities.clone(),
             answers_of_six: SixAllowances::NEW,
             limits,
@@ -364,7 +367,8 @@ impl<L: Link> Stack<L> {
                         if let Some(kept) = kept {
                             self.link.take_kept(kept, frame);
                         }
-                        let answer = Answer { departing: self.link.depart(), room: spare };
+                        let is_summed_here = link::is_summed_here(&self.link);
+                        let answer = Answer { departing: self.link.depart(), room: spare, is_summed_here };
                         self.host.ethernet_input(packet, frame, answer, now);
                     }
                 }
