@@ -847,18 +847,25 @@ impl Host {
             return Next::Later;
         }
         wire.look_at_arrivals(now);
-        let wanted = self.interfaces.of(wire.via).poll_at(now, &wire.sockets);
-        // If smoltcp would send now, do so, unless it is only an acknowledgement that may wait.
-        let at = match (wanted, deadline) {
-            (Some(wanted), _) if wanted <= now => match (wire.acknowledge_later(now), deadline) {
-                (None, _) => return Next::Now,
-                (Some(at), deadline) => deadline.map_or(at, |deadline| deadline.min(at)),
+        // Common cases, without asking smoltcp: an acknowledgement that may wait, and nothing.
+        let wanted = match wire.acknowledge_later(now) {
+            None if wire.is_quiet() => {
+                let interface = self.interfaces.of(wire.via);
+                debug_assert!(
+                    interface.poll_at(now, &wire.sockets).is_none_or(|at| at > now),
+                    "smoltcp has more to say"
+                );
+                None
+            }
+            None => match self.interfaces.of(wire.via).poll_at(now, &wire.sockets) {
+                Some(wanted) if wanted <= now => return Next::Now,
+                wanted => wanted,
             },
-            (Some(wanted), Some(deadline)) => wanted.min(deadline),
-            (Some(at), None) | (None, Some(at)) => at,
-            (None, None) => return Next::Later,
+            at => at,
         };
-        self.timers.no_later_than(index, at);
+        if let Some(at) = [wanted, deadline].into_iter().flatten().min() {
+            self.timers.no_later_than(index, at);
+        }
         Next::Later
     }
 

@@ -156,6 +156,8 @@ pub(crate) struct Wire {
     pub(crate) acknowledged: u32,
     /// Sequence number of the first byte that the holder has not received.
     pub(crate) next_expected: u32,
+    /// Whether a segment was sent since the connection was made: the other side knows that it is.
+    has_answered: bool,
 }
 
 /// Whether the holder still wants arriving data.
@@ -349,6 +351,7 @@ impl Wire {
             early: EARLY,
             acknowledged: 0,
             next_expected: 0,
+            has_answered: false,
         };
         wire.set_coalescing(options.coalescing);
         wire.set_keepalive(options.keepalive);
@@ -385,6 +388,18 @@ impl Wire {
         self.consumed = 0;
         self.held = self.socket().recv_queue();
         self.acknowledge_by = None;
+        self.has_answered = self.seen.state == State::Established;
+    }
+
+    /// Whether there is nothing that smoltcp would send, now or later: all data is sent and acknowledged, all that has
+    /// arrived is acknowledged, and no window is to be announced.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.may_only_acknowledge() && self.has_answered && self.arrived() == 0 && !self.tells_of_room()
+    }
+
+    /// Whether an acknowledgement or a window update is all that smoltcp may have to send.
+    fn may_only_acknowledge(&self) -> bool {
+        self.seen.state == State::Established && self.socket().send_queue() == 0 && self.keepalive.is_none()
     }
 
     /// Returns the number of bytes that may still arrive before the holder receives some.
@@ -409,12 +424,9 @@ impl Wire {
     /// more than one segment, so that each request slightly longer than that would be acknowledged by a packet of its
     /// own, a moment before its answer.
     pub(crate) fn acknowledge_later(&mut self, now: Instant) -> Option<Instant> {
-        let socket = self.socket();
         // The other side must be able to go on: the free room suffices for so many bytes that they force an
         // acknowledgement, and no larger window is to be announced.
-        let is_only_that = self.seen.state == State::Established
-            && socket.send_queue() == 0
-            && self.keepalive.is_none()
+        let is_only_that = self.may_only_acknowledge()
             && self.early == 0
             && (1..ACKNOWLEDGED_AT_ONCE).contains(&self.arrived())
             && self.free() >= ACKNOWLEDGED_AT_ONCE
