@@ -4,20 +4,20 @@ use drivers::Registers;
 use ethernet::{BEGINNING, ChecksumOffload, Link, ReceivedFrame};
 
 use crate::Memory;
-use crate::network_device::{Network, Offload, Sender};
+use crate::network_device::{Network, Offload};
 
-/// The permission to send a frame.
-pub struct Departing<'a, M: Memory>(Sender<'a, M>);
+/// The permission to send a frame: a single pointer, because a stack moves it about.
+pub struct Departing<'a, R: Registers, M: Memory>(&'a mut Network<R, M>);
 
-impl<M: Memory> ethernet::Departing for Departing<'_, M> {
-    fn send<R>(self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
+impl<R: Registers, M: Memory> ethernet::Departing for Departing<'_, R, M> {
+    fn send<T>(self, length: usize, write: impl FnOnce(&mut [u8]) -> T) -> T {
         self.0.send(length, write)
     }
 }
 
 impl<R: Registers, M: Memory> Link for Network<R, M> {
     type Departing<'a>
-        = Departing<'a, M>
+        = Departing<'a, R, M>
     where
         Self: 'a;
 
@@ -32,13 +32,13 @@ impl<R: Registers, M: Memory> Link for Network<R, M> {
         }
     }
 
-    fn depart(&mut self) -> Option<Departing<'_, M>> {
+    fn depart(&mut self) -> Option<Departing<'_, R, M>> {
         if !self.can_send() {
             // The device may not have been told yet of frames to send.
             self.notify();
             return None;
         }
-        Some(Departing(self.sender()))
+        Some(Departing(self))
     }
 
     fn flush(&mut self) {

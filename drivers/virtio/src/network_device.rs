@@ -335,17 +335,32 @@ impl<R: Registers, M: Memory> Network<R, M> {
         self.transmit.disarm();
     }
 
-    /// Returns the sending half.
-    pub(crate) fn sender(&mut self) -> Sender<'_, M> {
-        Sender {
-            transmit: &mut self.transmit,
-            memory: &self.transmit_memory,
-            free: &mut self.free,
-            departing: &mut self.departing,
-            header: self.header,
-            offload: self.offload,
-            counters: &mut self.counters,
+    /// Sends a frame of `length` bytes that `fill` writes; drops it if there is no free buffer. The device sees it
+    /// with the next [`notify`](Self::notify).
+    pub(crate) fn send<T>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> T) -> T {
+        const NEEDS_CHECKSUM: u8 = 1;
+        // The stack keeps to the device's largest frame; longer ones are cut off.
+        let end = self.header + length.min(LARGEST_FRAME);
+        let (header, frame) = self.departing[..end].split_at_mut(self.header);
+        header.fill(0);
+        let result = fill(frame);
+        if self.offload == Offload::Device
+            && let Some(request) = checksum::prepare(frame)
+        {
+            header[0] = NEEDS_CHECKSUM;
+            header[6..8].copy_from_slice(&request.start.to_le_bytes());
+            header[8..10].copy_from_slice(&request.offset.to_le_bytes());
         }
+        match self.free.pop() {
+            Some(buffer) => {
+                self.transmit_memory.write(usize::from(buffer) * BUFFER, &self.departing[..end]);
+                self.transmit.set_length(buffer, end as u32);
+                self.transmit.offer(buffer);
+                self.counters.sent += 1;
+            }
+            None => self.counters.dropped += 1,
+        }
+        result
     }
 
     /// Publishes the offered buffers of both queues, and notifies the device if it sleeps.
@@ -366,46 +381,5 @@ impl<R: Registers, M: Memory> Drop for Network<R, M> {
     fn drop(&mut self) {
         let release = self.transport.end();
         self.release(release);
-    }
-}
-
-/// The sending half.
-pub(crate) struct Sender<'a, M: Memory> {
-    transmit: &'a mut Queue<M>,
-    memory: &'a M,
-    free: &'a mut Vec<u16>,
-    departing: &'a mut Vec<u8>,
-    header: usize,
-    offload: Offload,
-    counters: &'a mut NetworkCounters,
-}
-
-impl<M: Memory> Sender<'_, M> {
-    /// Sends a frame of `length` bytes that `fill` writes; drops it if there is no free buffer. The device sees it
-    /// with the next [`Network::notify`].
-    pub(crate) fn send<T>(self, length: usize, fill: impl FnOnce(&mut [u8]) -> T) -> T {
-        const NEEDS_CHECKSUM: u8 = 1;
-        // The stack keeps to the device's largest frame; longer ones are cut off.
-        let end = self.header + length.min(LARGEST_FRAME);
-        let (header, frame) = self.departing[..end].split_at_mut(self.header);
-        header.fill(0);
-        let result = fill(frame);
-        if self.offload == Offload::Device
-            && let Some(request) = checksum::prepare(frame)
-        {
-            header[0] = NEEDS_CHECKSUM;
-            header[6..8].copy_from_slice(&request.start.to_le_bytes());
-            header[8..10].copy_from_slice(&request.offset.to_le_bytes());
-        }
-        match self.free.pop() {
-            Some(buffer) => {
-                self.memory.write(usize::from(buffer) * BUFFER, &self.departing[..end]);
-                self.transmit.set_length(buffer, end as u32);
-                self.transmit.offer(buffer);
-                self.counters.sent += 1;
-            }
-            None => self.counters.dropped += 1,
-        }
-        result
     }
 }

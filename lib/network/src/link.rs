@@ -141,19 +141,18 @@ impl<'frame, T: TxToken> phy::Device for Arrived<'frame, T> {
     }
 }
 
-/// The means to answer a frame: the device's permission, or none if it is full. The answer is then lost, as on any
-/// network.
-pub(crate) struct Answer<'room, D> {
-    pub(crate) departing: Option<D>,
+/// The means to answer a frame. If the device is full then, the answer is lost, as on any network.
+pub(crate) struct Answer<'a, L> {
+    pub(crate) link: &'a mut L,
     /// Room for an answer that is lost.
-    pub(crate) room: &'room mut [u8],
-    pub(crate) is_summed_here: bool,
+    pub(crate) room: &'a mut [u8],
 }
 
-impl<D: Departing> TxToken for Answer<'_, D> {
+impl<L: Link> TxToken for Answer<'_, L> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        match self.departing {
-            Some(permit) => Summed { permit, is_summed_here: self.is_summed_here }.consume(length, f),
+        let is_summed_here = is_summed_here(self.link);
+        match self.link.depart() {
+            Some(permit) => Summed { permit, is_summed_here }.consume(length, f),
             // smoltcp keeps to the largest packet that `capabilities` states.
             None => {
                 let length = length.min(self.room.len());

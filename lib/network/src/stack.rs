@@ -367,8 +367,7 @@ impl<L: Link> Stack<L> {
                         if let Some(kept) = kept {
                             self.link.take_kept(kept, frame);
                         }
-                        let is_summed_here = link::is_summed_here(&self.link);
-                        let answer = Answer { departing: self.link.depart(), room: spare, is_summed_here };
+                        let answer = Answer { link: &mut self.link, room: spare };
                         self.host.ethernet_input(packet, frame, answer, now);
                     }
                 }
