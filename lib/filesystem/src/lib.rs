@@ -71,5 +71,5 @@ pub use walk::{
     Departure, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, WayOn,
     leading_slashes,
 };
-pub use watch::{Event, Observer, event};
+pub use watch::{Event, Observer, event, next_cookie};
 pub use writers::Writers;

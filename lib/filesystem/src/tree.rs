@@ -21,7 +21,7 @@ use crate::table::{Attributes, Content, Held, Inode, ROOT, Shared};
 use crate::walk::{
     Begin, Last, LastComponent, LastLink, MAX_PATH_LENGTH, Position, WayOn, resolve, resolve_noting, walk, walk_noting,
 };
-use crate::watch::event;
+use crate::watch::{event, next_cookie};
 
 /// Treatment by [`Filesystem::rename`] of a new name that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -545,7 +545,7 @@ impl Filesystem {
     /// Tells that a file has lost one name, in a directory, and got another.
     fn tell_of_rename(&self, [old, new]: [(u32, &[u8]); 2], (file, kind): (u32, FileKind)) {
         if self.shared.are_watched() {
-            let cookie = Shared::next_cookie();
+            let cookie = next_cookie();
             self.shared.tell_of_name(old.0, old.1, event::MOVED_FROM, kind, cookie);
             self.shared.tell_of_name(new.0, new.1, event::MOVED_TO, kind, cookie);
             self.shared.tell_itself(file, event::SELF_MOVED, kind);

@@ -91,13 +91,13 @@ impl Filesystem {
     }
 }
 
-impl Shared {
-    /// Returns a new number for the two events of a rename.
-    pub(crate) fn next_cookie() -> u32 {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        LAST.fetch_add(1, Ordering::Relaxed) + 1
-    }
+/// Returns a new number for the two events of a rename.
+pub fn next_cookie() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
 
+impl Shared {
     #[cold]
     #[inline(never)]
     fn tell(&self, watched: u32, name: Option<&[u8]>, what: u32, kind: FileKind, cookie: u32) {

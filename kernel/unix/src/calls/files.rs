@@ -132,8 +132,9 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
             let access = file.access();
             (devices::kind_of(process, flags, mount, file)?, access)
         }
-        Opened::OnVolume(node, mount) => {
+        Opened::OnVolume { node, mount, is_cut } => {
             let file = VolumeFile::open(node, mount, options.access, flags, &process.account)?;
+            file.was_opened(is_cut);
             (file as Box<dyn FileOperations>, options.access)
         }
         Opened::Generated(entry, mount) => (Generated::open(entry, mount, process)?, options.access),
@@ -641,6 +642,10 @@ pub(super) fn link(call: Call<'_>) -> Decoding {
     })
 }
 
+fn is_in_every_directory(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
 /// Performs `renameat2`.
 #[inline(never)]
 pub(super) fn rename(call: Call<'_>) -> Decoding {
@@ -664,6 +669,10 @@ pub(super) fn rename(call: Call<'_>) -> Decoding {
             },
             |old, new| match (old, new) {
                 (Arrived::Name(from, old, _), Arrived::Name(to, new, _)) => {
+                    if is_in_every_directory(&new) && replacement == Replacement::Refuse && !is_in_every_directory(&old)
+                    {
+                        return Err(Errno::EEXIST);
+                    }
                     let replacement = match replacement {
                         Replacement::Replace => ext4::Replacement::Replace,
                         Replacement::Refuse => ext4::Replacement::Refuse,
@@ -671,6 +680,7 @@ pub(super) fn rename(call: Call<'_>) -> Decoding {
                     };
                     Ok(VolumeRequest::Rename([(from, old), (to, new)], replacement))
                 }
+                (Arrived::Name(..), Arrived::At(..)) if replacement == Replacement::Refuse => Err(Errno::EEXIST),
                 _ => Err(Errno::EBUSY),
             },
         )

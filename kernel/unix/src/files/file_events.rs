@@ -86,14 +86,20 @@ fn find(watched: &Table<WatchedFile>, identity: Identity) -> Option<usize> {
 
 /// Returns the identity of a file that can be watched. `EOPNOTSUPP` for others.
 fn identity_of(node: &Node) -> Result<Identity, Errno> {
-    node.stored().map(filesystem::Node::identity).ok_or(Errno::EOPNOTSUPP)
+    match node {
+        Node::Stored(node) => Ok(node.identity()),
+        Node::OnVolume(node) => Ok(node.identity()),
+        Node::Generated(_) => Err(Errno::EOPNOTSUPP),
+    }
 }
 
 fn set_watched(node: &Node, is_watched: bool) {
-    match node.stored() {
-        Some(node) if is_watched => node.watch(),
-        Some(node) => node.unwatch(),
-        None => {}
+    match (node, is_watched) {
+        (Node::Stored(node), true) => node.watch(),
+        (Node::Stored(node), false) => node.unwatch(),
+        (Node::OnVolume(node), true) => node.watch(),
+        (Node::OnVolume(node), false) => node.unwatch(),
+        (Node::Generated(_), _) => {}
     }
 }
 
@@ -472,6 +478,7 @@ mod tests {
     use rustix::fs::{self as host, AtFlags, Mode, OFlags, Timespec, Timestamps, inotify};
 
     use super::*;
+    use crate::files::volume::tests::{mount, unmount, with_volume};
     use crate::testing::{Program, run};
 
     const HERE: usize = AT_FDCWD as usize;
@@ -731,14 +738,14 @@ mod tests {
         bits
     }
 
-    fn compare(program: &mut Program, changes: &[Change]) {
+    fn compare(program: &mut Program, changes: &[Change], above: &str) {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(std::format!("cops-watched-{}-{number}", std::process::id()));
         host::mkdir(&directory, Mode::from_bits_retain(0o755)).unwrap();
         let queue = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
         let mut linux = Linux { directory: directory.clone(), queue, file: None };
-        let top = std::format!("/tmp/watched{number}");
+        let top = std::format!("{above}/watched{number}");
         let path = program.store(std::format!("{top}\0").as_bytes());
         program.call(SystemCall::MakeDirectory, [HERE, path, 0o755]).unwrap();
         let queue = program.call(SystemCall::EventFile, [open::NONBLOCK as usize]).unwrap();
@@ -779,7 +786,21 @@ mod tests {
         /// Changes of files and watches, made here and by the host's Linux, have the same results and are told alike.
         #[test]
         fn events_are_those_of_linux(changes in prop::collection::vec(change(), 0..40)) {
-            run(move |program| compare(program, &changes));
+            run(move |program| compare(program, &changes, "/tmp"));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(property::cases(48))]
+
+        /// So are those on volumes.
+        #[test]
+        fn events_on_volumes_are_those_of_linux(changes in prop::collection::vec(change(), 0..40)) {
+            with_volume(move |program| {
+                mount(program, 0).unwrap();
+                compare(program, &changes, "/tmp/volume");
+                assert_eq!(unmount(program), Ok(0));
+            });
         }
     }
 

@@ -339,8 +339,8 @@ pub(crate) enum Opened {
     Stored(filesystem::OpenFile, Arc<Mount>),
     /// A generated one.
     Generated(Entry, Arc<Mount>),
-    /// One on a disk.
-    OnVolume(VolumeNode, Arc<Mount>),
+    /// One on a disk, and whether it was cut off.
+    OnVolume { node: VolumeNode, mount: Arc<Mount>, is_cut: bool },
     /// A file that was open already.
     Same(Arc<OpenFile>),
 }
@@ -1281,6 +1281,8 @@ impl Path {
         };
         let writes = options.access != Access::Read || options.contents == Contents::Discard;
         match node.kind() {
+            // One that needs no name: `.`, or the top.
+            _ if !is_new && options.creation == Creation::Always => return Err(Errno::EEXIST.into()),
             FileKind::SymbolicLink => return Err(Errno::ELOOP.into()),
             FileKind::Directory if writes || options.creation != Creation::Never => return Err(Errno::EISDIR.into()),
             FileKind::Directory => {}
@@ -1311,7 +1313,8 @@ impl Path {
             // Devices and FIFOs of a disk lead nowhere.
             _ => return Err(Errno::ENXIO.into()),
         }
-        Ok(Some(Opened::OnVolume(node, mount)))
+        let is_cut = options.contents == Contents::Discard && !is_new && node.kind() == FileKind::Regular;
+        Ok(Some(Opened::OnVolume { node, mount, is_cut }))
     }
 
     /// Remembers an entry, from which the rest of the path goes on in the next step.

@@ -43,7 +43,7 @@ use ext4::{
     Access, AttributeMode, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage, Volume, kind,
 };
 use filesystem::rights::{self, Ownership, Subject, WRITE};
-use filesystem::{Contents, DeviceNumber, FileKind, Metadata, Timestamp, Writers, Writes};
+use filesystem::{Contents, DeviceNumber, FileKind, Metadata, Timestamp, Writers, Writes, event};
 use hal_api::Machine as _;
 use memory::{Frame, MemoryObject, SharedFrame};
 use platform::{Machine, println};
@@ -69,6 +69,7 @@ pub(crate) mod loading;
 mod names;
 mod pages;
 mod places;
+mod watching;
 
 use backing::Backing;
 use device::{Blocks, WaitsOnStack};
@@ -180,6 +181,16 @@ pub(crate) enum AttributeChange {
 }
 
 impl AttributeChange {
+    /// Returns the event by which those who watch the file are told.
+    fn event(&self) -> Option<u32> {
+        match self {
+            AttributeChange::Times([None, None], _) => None,
+            AttributeChange::Times([Some(_), None], _) => Some(event::ACCESSED),
+            AttributeChange::Times([None, Some(_)], _) => Some(event::MODIFIED),
+            _ => Some(event::ATTRIBUTES),
+        }
+    }
+
     /// Returns the change of a file of this kind, made for a user.
     fn made_for(
         &self,
@@ -401,6 +412,8 @@ pub(crate) struct MountedVolume {
     inodes: Mutex<Ordered<Weak<Inode>>>,
     /// Files without names whose last use has gone. There is room for all that are in use.
     nameless: Mutex<Vec<u32>>,
+    /// Number of watched files.
+    watched: AtomicU32,
     /// Access to it, with the number of files that are open for writing.
     writers: Mutex<(Access, usize)>,
     usage: Mutex<Usage>,
@@ -519,6 +532,7 @@ impl MountedVolume {
             queue: Mutex::default(),
             inodes: Mutex::new(Ordered::default()),
             nameless: Mutex::default(),
+            watched: AtomicU32::new(0),
             writers: Mutex::new((access, 0)),
             usage: Mutex::default(),
             changed: Mutex::default(),
@@ -1024,6 +1038,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                         let file = new_file(subject, directory, *permissions, FileKind::Regular);
                         let made = volume.create(directory.number(), name, file)?;
                         self.made.note(&made);
+                        directory.tell_of_name(name, event::CREATED, FileKind::Regular);
                         node(made, Some((directory, name))).map(VolumeAnswer::Made)
                     }
                 }
@@ -1032,22 +1047,28 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 let file = new_file(subject, directory, *permissions, FileKind::Directory);
                 let made = volume.make_directory(directory.number(), name, file)?;
                 self.made.note(&made);
+                directory.tell_of_name(name, event::CREATED, FileKind::Directory);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeSocket(directory, name, permissions) => {
                 let file = new_file(subject, directory, *permissions, FileKind::Socket);
                 let made = volume.make_socket(directory.number(), name, file)?;
                 self.made.note(&made);
+                directory.tell_of_name(name, event::CREATED, FileKind::Socket);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeLink(directory, name, target) => {
                 let owner = new_file(subject, directory, 0o777, FileKind::SymbolicLink).owner;
                 let made = volume.make_symbolic_link(directory.number(), name, target, owner)?;
                 self.made.note(&made);
+                directory.tell_of_name(name, event::CREATED, FileKind::SymbolicLink);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Link(file, directory, name) => {
-                volume.link(file.number(), directory.number(), name).map(|_| VolumeAnswer::Done)
+                volume.link(file.number(), directory.number(), name)?;
+                file.tell_itself(event::ATTRIBUTES);
+                directory.tell_of_name(name, event::CREATED, file.kind());
+                Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Remove { directory, name, is_directory } => {
                 self.remove(directory, name, *is_directory, &job.request).map(|()| VolumeAnswer::Done)
@@ -1071,14 +1092,23 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                     Contents::Discard => self.truncate(node, 0),
                 }
             }
-            VolumeRequest::Truncate(node, length) => self.truncate(node, *length),
+            VolumeRequest::Truncate(node, length) => {
+                let done = self.truncate(node, *length)?;
+                node.tell(event::MODIFIED);
+                Ok(done)
+            }
             VolumeRequest::Change(node, change) => {
                 // As the file is now: another process may have changed it after the request.
+                let what = change.event();
                 let change = change.made_for(subject, node.ownership(), node.kind()).map_err(tree::errno_of)?;
                 if change.modified.is_some() {
                     node.0.pages.lock().modified = None;
                 }
-                volume.set_attributes(node.number(), change).map(|_| VolumeAnswer::Done)
+                volume.set_attributes(node.number(), change)?;
+                if let Some(what) = what {
+                    node.tell(what);
+                }
+                Ok(VolumeAnswer::Done)
             }
             VolumeRequest::List(directory, place, exact, most) => {
                 let listed = match exact {
@@ -1090,14 +1120,16 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 listed.map(VolumeAnswer::Entries)
             }
             VolumeRequest::SetAttribute { node, name, value, mode } => {
-                let set = volume.set_extended_attribute(node.number(), name, value, *mode);
-                set.map(|()| VolumeAnswer::Done)
+                volume.set_extended_attribute(node.number(), name, value, *mode)?;
+                node.tell(event::ATTRIBUTES);
+                Ok(VolumeAnswer::Done)
             }
             VolumeRequest::GetAttribute(node, name) => volume.extended_attribute(node.number(), name).map(all_bytes),
             VolumeRequest::ListAttributes(node) => volume.extended_attributes(node.number()).map(all_bytes),
             VolumeRequest::RemoveAttribute(node, name) => {
-                let removed = volume.remove_extended_attribute(node.number(), name);
-                removed.map(|()| VolumeAnswer::Done)
+                volume.remove_extended_attribute(node.number(), name)?;
+                node.tell(event::ATTRIBUTES);
+                Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Synchronise(node) => self.write_and_synchronise(node.as_ref()),
             VolumeRequest::SynchroniseData(node) => self.write_and_synchronise(Some(node)),
@@ -1184,9 +1216,18 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         if let Some(used) = used.as_ref().filter(|_| nameless.is_some()) {
             used.attributes.lock().links = 0;
         }
+        if let Some(used) = used.as_ref().filter(|_| !is_directory) {
+            VolumeNode(used.clone()).tell_itself(event::ATTRIBUTES);
+        }
         // Uses of its own are none of others.
         drop((used, moving));
         self.lost_its_name(nameless, request);
+        self.tell_end(nameless);
+        directory.tell_of_name(
+            name,
+            event::DELETED,
+            if is_directory { FileKind::Directory } else { FileKind::Regular },
+        );
         Ok(())
     }
 
@@ -1234,8 +1275,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let renamed = volume.rename((from.0.number(), &from.1), (to.0.number(), &to.1), replacement);
         let nameless = renamed?;
+        self.tell_renamed(places, found, &used, replacement);
         self.lost_its_name(nameless, request);
         self.enter_renamed(places, used, replacement);
+        drop(moving);
+        self.tell_end(nameless);
         Ok(())
     }
 
@@ -2074,6 +2118,8 @@ struct Inode {
     is_lost: AtomicBool,
     /// Those that have it open for writing, or run it.
     writers: Writers,
+    /// Whether somebody watches it.
+    is_watched: AtomicBool,
     /// Whether the root of a mount covers the file: [`UNCOVERED`], [`COVERED`] or [`MOVING`].
     mounting: AtomicU8,
     /// Its place, if that is known; the root has none.
@@ -2197,6 +2243,7 @@ impl VolumeNode {
             failures: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
             writers: Writers::new(),
+            is_watched: AtomicBool::new(false),
             mounting: AtomicU8::new(UNCOVERED),
             above: Mutex::new(above),
             next_released: Mutex::new(None),

@@ -330,7 +330,11 @@ impl Process {
                 return Err(Errno::EROFS);
             }
             Opened::Stored(file, mount) => Box::new(Stored::new(file, mount)?),
-            Opened::OnVolume(node, mount) => VolumeFile::open(node, mount, Access::Write, 0, &self.account)?,
+            Opened::OnVolume { node, mount, is_cut } => {
+                let file = VolumeFile::open(node, mount, Access::Write, 0, &self.account)?;
+                file.was_opened(is_cut);
+                file
+            }
             Opened::Generated(..) | Opened::Same(_) => return Err(Errno::EINVAL),
         };
         let status = file.status();

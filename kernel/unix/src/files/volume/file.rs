@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use ext4::{Entry, ListingPlace, kind};
-use filesystem::Access;
+use filesystem::{Access, event};
 use memory::space::Sharing;
 use spin::Mutex;
 use waiters::Waiters;
@@ -202,6 +202,14 @@ impl VolumeFile {
         }))
     }
 
+    /// Tells those who watch the file that it was opened, and perhaps cut off.
+    pub(crate) fn was_opened(&self, is_cut: bool) {
+        self.node.tell(event::OPENED);
+        if is_cut {
+            self.node.tell(event::MODIFIED);
+        }
+    }
+
     /// Returns `EIO` if anything could not be written since this was last reported for the open file.
     pub(crate) fn report_failures(&self) -> Result<(), Errno> {
         let failures = self.node.failures();
@@ -316,7 +324,17 @@ impl VolumeFile {
             let mut stage = self.stage.lock();
             (stage.position, stage.listed) = (entry.next, Some((entry.next, entry.after)));
         }
+        self.node.tell(event::ACCESSED);
         Ok(done)
+    }
+
+    /// Tells those who watch the file of a transfer of some bytes, which has ended.
+    #[inline]
+    fn told(&self, what: u32, attempt: Attempt) -> Attempt {
+        if let Poll::Ready(Ok(1..)) = attempt {
+            self.node.tell(what);
+        }
+        attempt
     }
 
     /// Fails with `EINVAL` for a direct transfer that is not of whole sectors.
@@ -532,6 +550,7 @@ impl VolumeFile {
 
 impl Drop for VolumeFile {
     fn drop(&mut self) {
+        self.node.tell_closed(if self.access == Access::Read { event::CLOSED } else { event::CLOSED_WRITTEN });
         if self.access != Access::Read {
             self.node.volume().writers.lock().1 -= 1;
             self.mount.end_writing();
@@ -553,12 +572,12 @@ impl FileOperations for VolumeFile {
     }
 
     fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
-        self.read_from(caller, buffer, None, waker)
+        self.told(event::ACCESSED, self.read_from(caller, buffer, None, waker))
     }
 
     fn write(&self, caller: &dyn Caller, buffer: UserBuffer, done: &mut usize, waker: Option<&Waker>) -> Attempt {
         let rest = UserBuffer::new(buffer.address() + *done, buffer.len() - *done)?;
-        let attempt = self.write_to(caller, rest, None, waker);
+        let attempt = self.told(event::MODIFIED, self.write_to(caller, rest, None, waker));
         if let Poll::Ready(Ok(written)) = attempt {
             *done += written;
         }
@@ -619,14 +638,14 @@ impl FileOperations for VolumeFile {
         if self.access == Access::Write {
             return Poll::Ready(Err(Errno::EBADF));
         }
-        self.read_from(caller, buffer, Some(offset), waker)
+        self.told(event::ACCESSED, self.read_from(caller, buffer, Some(offset), waker))
     }
 
     fn poll_write_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64, waker: Option<&Waker>) -> Attempt {
         if self.access == Access::Read {
             return Poll::Ready(Err(Errno::EBADF));
         }
-        self.write_to(caller, buffer, Some(offset), waker)
+        self.told(event::MODIFIED, self.write_to(caller, buffer, Some(offset), waker))
     }
 
     fn require_mappable(&self, access: Access) -> Result<(), Errno> {

@@ -48,6 +48,10 @@ impl Above {
         Ok(Above { directory: directory.0.clone(), name: copy.into_boxed_slice() })
     }
 
+    pub(super) fn name(&self) -> &[u8] {
+        &self.name
+    }
+
     fn is(&self, directory: &VolumeNode, name: &[u8]) -> bool {
         Arc::ptr_eq(&self.directory, &directory.0) && *self.name == *name
     }
