@@ -20,6 +20,9 @@ use super::device::WaitsOnStack;
 use super::{Desk, Inode, MountedVolume, VolumeNode};
 use crate::files::file_events;
 
+/// A directory, and a name in it.
+type NameIn = (VolumeNode, Vec<u8>);
+
 impl MountedVolume {
     /// Whether files of the volume are watched at all.
     // Relaxed: it only tells when nothing is to be looked for.
@@ -132,7 +135,7 @@ impl<W: WaitsOnStack> Desk<'_, W> {
     /// Tells of a rename of this file over that one.
     pub(super) fn tell_renamed(
         &self,
-        [from, to]: &[(VolumeNode, Vec<u8>); 2],
+        [from, to]: &[NameIn; 2],
         found: [Option<Attributes>; 2],
         used: &[Option<Arc<Inode>>; 2],
         replacement: Replacement,
@@ -141,9 +144,7 @@ impl<W: WaitsOnStack> Desk<'_, W> {
         if replaced.is_some_and(|replaced| replaced.inode == moved.inode) {
             return;
         }
-        let move_one = |(from, to): (&(VolumeNode, Vec<u8>), &(VolumeNode, Vec<u8>)),
-                        moved: Attributes,
-                        used: Option<&Arc<Inode>>| {
+        let move_one = |from: &NameIn, to: &NameIn, moved: Attributes, used: Option<&Arc<Inode>>| {
             let (cookie, is_directory) = (filesystem::next_cookie(), moved.is(kind::DIRECTORY));
             from.0.0.tell(Some(&from.1), event::MOVED_FROM, is_directory, cookie);
             to.0.0.tell(Some(&to.1), event::MOVED_TO, is_directory, cookie);
@@ -151,9 +152,9 @@ impl<W: WaitsOnStack> Desk<'_, W> {
                 used.tell_itself(event::SELF_MOVED);
             }
         };
-        move_one((from, to), moved, used[0].as_ref());
+        move_one(from, to, moved, used[0].as_ref());
         match (replaced, replacement) {
-            (Some(replaced), Replacement::Exchange) => move_one((to, from), replaced, used[1].as_ref()),
+            (Some(replaced), Replacement::Exchange) => move_one(to, from, replaced, used[1].as_ref()),
             _ => {
                 if let Some(used) = &used[1] {
                     used.tell_itself(event::ATTRIBUTES);
