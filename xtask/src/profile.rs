@@ -255,9 +255,14 @@ impl Sampler {
         let mut frames = names(self.kernel.functions_at(pc));
         if frames.is_empty() {
             frames = self.in_scheduler(target, pc)?;
-            // The image has no frame pointers: the pointer is still that of the function which has called it, and names
-            // the caller of that one.
-            frames.extend(names(self.kernel.functions_at(ra.wrapping_sub(1))));
+            let callers = names(self.kernel.functions_at(ra.wrapping_sub(1)));
+            if callers.is_empty() {
+                // The image has no frame pointers, and deep in it the register has anything.
+                frames.extend(["a caller that is not known".into(), "kernel".into()]);
+                return Ok(frames);
+            }
+            // The pointer is still that of the function which has called the image, and names the caller of that one.
+            frames.extend(callers);
         }
         for _ in 0..MAXIMUM_DEPTH {
             // The return address and the frame pointer of the caller lie below a frame's address.

@@ -45,7 +45,7 @@ impl Host {
         let Some(root) = Node::root(tree) else { return Ok(None) };
         let mut found = Ok(None);
         each_node(root, &mut |node, bus| {
-            if !matches!(found, Ok(None)) || !is_enabled(node) || !is_compatible(node, "pci-host-ecam-generic") {
+            if matches!(found, Ok(Some(_))) || !is_enabled(node) || !is_compatible(node, "pci-host-ecam-generic") {
                 return;
             }
             if !bus.is_coherent(node) {

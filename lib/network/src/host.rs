@@ -849,14 +849,7 @@ impl Host {
         wire.look_at_arrivals(now);
         // Common cases, without asking smoltcp: an acknowledgement that may wait, and nothing.
         let wanted = match wire.acknowledge_later(now) {
-            None if wire.is_quiet() => {
-                let interface = self.interfaces.of(wire.via);
-                debug_assert!(
-                    interface.poll_at(now, &wire.sockets).is_none_or(|at| at > now),
-                    "smoltcp has more to say"
-                );
-                None
-            }
+            None if wire.is_quiet() => None,
             None => match self.interfaces.of(wire.via).poll_at(now, &wire.sockets) {
                 Some(wanted) if wanted <= now => return Next::Now,
                 wanted => wanted,

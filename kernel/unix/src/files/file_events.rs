@@ -12,9 +12,9 @@
 //! in the queue (`IN_Q_OVERFLOW`).
 //!
 //! # Ends
-//! A watch keeps its file and the use of its mount. It ends when it is removed, after its first event if it was for
-//! one, when nothing but watches keeps the file any more, or with its queue. A queue leaves thousands of watches as
-//! [remains](crate::files::remains).
+//! A watch keeps its file and the use of its mount; that of a file on a volume as long as the file has a name. It ends
+//! when it is removed, after its first event if it was for one, when nothing but watches keeps the file any more, or
+//! with its queue. A queue leaves thousands of watches as [remains](crate::files::remains).
 //!
 //! # Locks
 //! The table of watched files, then one queue. Both may be taken while the position of an open file is locked, and
@@ -66,7 +66,8 @@ struct Watch {
 /// A watched file.
 struct WatchedFile {
     identity: Identity,
-    place: Place,
+    /// `None` for a file of a volume without a name, which ends with its other uses.
+    place: Option<Place>,
     watches: Vec<Watch>,
 }
 
@@ -107,8 +108,27 @@ fn set_watched(node: &Node, is_watched: bool) {
 fn forget(watched: &mut Table<WatchedFile>, at: usize) -> Option<WatchedFile> {
     let file = watched.remove(at)?;
     // Under the lock of the table: another watch may be made next.
-    set_watched(&file.place.node, false);
+    if let Some(place) = &file.place {
+        set_watched(&place.node, false);
+    }
     Some(file)
+}
+
+/// Lets a file of a volume go that has lost its last name.
+pub(crate) fn let_go(identity: Identity) {
+    // Perhaps its last use, without the lock.
+    let _place = {
+        let mut watched = WATCHED.lock();
+        find(&watched, identity).and_then(|at| watched.get_mut(at)?.place.take())
+    };
+}
+
+/// Whether a watch keeps a file: one of a volume without a name is not kept.
+fn is_kept(node: &Node) -> bool {
+    match node {
+        Node::OnVolume(node) => node.attributes().links > 0,
+        Node::Stored(_) | Node::Generated(_) => true,
+    }
 }
 
 /// Puts an event into the queues of those who watch the file.
@@ -358,7 +378,9 @@ impl EventFile {
                 state.watches.insert(number as u64, identity).map_err(|_| Errno::ENOMEM)?;
                 watches.push(watch);
                 set_watched(&place.node, true);
-                watched.insert(hash(identity), WatchedFile { identity, place: place.clone(), watches });
+                // Under the lock of the table, as the look of a name that goes meanwhile.
+                let place = is_kept(&place.node).then(|| place.clone());
+                watched.insert(hash(identity), WatchedFile { identity, place, watches });
             }
         }
         state.last_watch = number;
@@ -802,6 +824,70 @@ mod tests {
                 assert_eq!(unmount(program), Ok(0));
             });
         }
+    }
+
+    /// A file of a volume without a name ends with its last use, whatever that is, and is told then.
+    #[test]
+    fn the_end_of_a_file_is_told_at_its_last_use() {
+        with_volume(|program| {
+            mount(program, 0).unwrap();
+            let queue = program.call(SystemCall::EventFile, [open::NONBLOCK as usize]).unwrap();
+            let told = move |program: &mut Program| -> Vec<_> {
+                match program.read_from(queue, 4096) {
+                    Ok(bytes) => told(&bytes).into_iter().map(|(watch, what, ..)| (watch, what)).collect(),
+                    Err(_) => Vec::new(),
+                }
+            };
+            let watch = |program: &mut Program, path: &str| {
+                let path = program.store(std::format!("{path}\0").as_bytes());
+                let mask = event::SELF_DELETED as usize;
+                program.call(SystemCall::WatchFile, [queue, path, mask]).unwrap() as i32
+            };
+            let remove = |program: &mut Program, path: &str, flags: u32| {
+                let path = program.store(std::format!("{path}\0").as_bytes());
+                assert_eq!(program.call(SystemCall::Unlink, [HERE, path, flags as usize]), Ok(0));
+            };
+            let ended = |number| std::vec![(number, event::SELF_DELETED), (number, flag::IGNORED)];
+            // A mapping.
+            let file = program.create(b"/tmp/volume/mapped\0", open::RDWR);
+            assert_eq!(program.write_to(file, &[1; 100]), Ok(100));
+            let number = watch(program, "/tmp/volume/mapped");
+            let (protection, shared) = (3, abi_unix::types::mapping::SHARED as usize);
+            let mapped = program.call(SystemCall::Map, [0, 4096, protection, shared, file, 0]).unwrap();
+            remove(program, "/tmp/volume/mapped", 0);
+            program.close(file).unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(told(program), []);
+            assert_eq!(program.call(SystemCall::Unmap, [mapped, 4096]), Ok(0));
+            // Its page counts as changed until it was looked at once more.
+            for _ in 0..2 {
+                assert_eq!(program.call(SystemCall::Synchronise, []), Ok(0));
+            }
+            program.sleep_ns(1_000_000);
+            assert_eq!(told(program), ended(number));
+            // A working directory.
+            let path = program.store(b"/tmp/volume/directory\0");
+            assert_eq!(program.call(SystemCall::MakeDirectory, [HERE, path, 0o755]), Ok(0));
+            let number = watch(program, "/tmp/volume/directory");
+            assert_eq!(program.call(SystemCall::ChangeDirectory, [path]), Ok(0));
+            remove(program, "/tmp/volume/directory", AT_REMOVEDIR);
+            program.sleep_ns(1_000_000);
+            assert_eq!(told(program), []);
+            let top = program.store(b"/\0");
+            assert_eq!(program.call(SystemCall::ChangeDirectory, [top]), Ok(0));
+            program.sleep_ns(1_000_000);
+            assert_eq!(told(program), ended(number));
+            // A file without a name can be watched, too.
+            let file = program.create(b"/tmp/volume/nameless\0", open::RDWR);
+            remove(program, "/tmp/volume/nameless", 0);
+            let number = watch(program, &std::format!("/proc/self/fd/{file}"));
+            program.close(file).unwrap();
+            program.sleep_ns(1_000_000);
+            assert_eq!(told(program), ended(number));
+            program.close(queue).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+            assert!(WATCHED.lock().is_empty());
+        });
     }
 
     /// Events that find no room leave one mark, and later ones come behind it.

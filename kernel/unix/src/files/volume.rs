@@ -52,6 +52,7 @@ use spin::Mutex;
 use tables::Ordered;
 
 use crate::files::disk::{self, Disk};
+use crate::files::file_events;
 use crate::files::host_folder::HostFolder;
 use crate::files::shared_memory::LostPages;
 use crate::files::tree;
@@ -140,8 +141,8 @@ pub(crate) enum VolumeRequest {
     Read { node: VolumeNode, offset: u64, bytes: Vec<u8> },
     /// Have so many pages from this one on in memory.
     ReadAhead { node: VolumeNode, first: u64, count: u64 },
-    /// Have so many pages from this one on in memory, to be mapped.
-    Map { node: VolumeNode, first: u64, count: u64, stores: bool },
+    /// Have so many pages from this one on in memory, to be mapped; perhaps the first ones of a mapping.
+    Map { node: VolumeNode, first: u64, count: u64, stores: bool, is_new: bool },
     /// Write these bytes to a place, or to the end.
     Write { node: VolumeNode, offset: Option<u64>, bytes: Vec<u8> },
     /// Open a file for the uses that a program will make of it, without its bytes or with them.
@@ -1038,7 +1039,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                         let file = new_file(subject, directory, *permissions, FileKind::Regular);
                         let made = volume.create(directory.number(), name, file)?;
                         self.made.note(&made);
-                        directory.tell_of_name(name, event::CREATED, FileKind::Regular);
+                        self.tell_made(&job.request, directory, name, FileKind::Regular);
                         node(made, Some((directory, name))).map(VolumeAnswer::Made)
                     }
                 }
@@ -1047,27 +1048,27 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 let file = new_file(subject, directory, *permissions, FileKind::Directory);
                 let made = volume.make_directory(directory.number(), name, file)?;
                 self.made.note(&made);
-                directory.tell_of_name(name, event::CREATED, FileKind::Directory);
+                self.tell_made(&job.request, directory, name, FileKind::Directory);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeSocket(directory, name, permissions) => {
                 let file = new_file(subject, directory, *permissions, FileKind::Socket);
                 let made = volume.make_socket(directory.number(), name, file)?;
                 self.made.note(&made);
-                directory.tell_of_name(name, event::CREATED, FileKind::Socket);
+                self.tell_made(&job.request, directory, name, FileKind::Socket);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeLink(directory, name, target) => {
                 let owner = new_file(subject, directory, 0o777, FileKind::SymbolicLink).owner;
                 let made = volume.make_symbolic_link(directory.number(), name, target, owner)?;
                 self.made.note(&made);
-                directory.tell_of_name(name, event::CREATED, FileKind::SymbolicLink);
+                self.tell_made(&job.request, directory, name, FileKind::SymbolicLink);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Link(file, directory, name) => {
                 volume.link(file.number(), directory.number(), name)?;
                 file.tell_itself(event::ATTRIBUTES);
-                directory.tell_of_name(name, event::CREATED, file.kind());
+                self.tell_made(&job.request, directory, name, file.kind());
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Remove { directory, name, is_directory } => {
@@ -1081,7 +1082,10 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::ReadAhead { node, first, count } => {
                 self.read_ahead(node, *first..first.saturating_add(*count))
             }
-            VolumeRequest::Map { node, first, count, stores } => {
+            VolumeRequest::Map { node, first, count, stores, is_new } => {
+                if *is_new {
+                    self.look_at_host(node);
+                }
                 self.bring_in(node, *first..first.saturating_add(*count), *stores)
             }
             VolumeRequest::Write { node, offset, bytes } => self.write(node, *offset, bytes),
@@ -1217,17 +1221,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             used.attributes.lock().links = 0;
         }
         if let Some(used) = used.as_ref().filter(|_| !is_directory) {
-            VolumeNode(used.clone()).tell_itself(event::ATTRIBUTES);
+            used.tell_itself(event::ATTRIBUTES);
         }
         // Uses of its own are none of others.
         drop((used, moving));
         self.lost_its_name(nameless, request);
-        self.tell_end(nameless);
-        directory.tell_of_name(
-            name,
-            event::DELETED,
-            if is_directory { FileKind::Directory } else { FileKind::Regular },
-        );
+        self.tell_removed(request, directory, name, is_directory);
         Ok(())
     }
 
@@ -1275,11 +1274,12 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
         let renamed = volume.rename((from.0.number(), &from.1), (to.0.number(), &to.1), replacement);
         let nameless = renamed?;
-        self.tell_renamed(places, found, &used, replacement);
         self.lost_its_name(nameless, request);
+        let watched = self.shared.are_watched().then(|| used.clone());
         self.enter_renamed(places, used, replacement);
-        drop(moving);
-        self.tell_end(nameless);
+        if let Some(used) = watched {
+            self.tell_renamed(request, places, found, &used, replacement);
+        }
         Ok(())
     }
 
@@ -1350,11 +1350,14 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
 
     /// Has pages of a file in memory that are mapped, and keeps them there.
     fn bring_in(&mut self, node: &VolumeNode, pages: Range<u64>, stores: bool) -> Result<VolumeAnswer, Errno> {
-        self.look_at_host(node);
         let end = node.size().div_ceil(PAGE_SIZE as u64);
         for page in pages.start..pages.end.min(end) {
-            if node.0.pages.lock().has_fresh(page) {
-                continue;
+            {
+                // Others may have stored to a page that they have mapped, however old it is.
+                let pages = node.0.pages.lock();
+                if pages.has_fresh(page) || pages.has(page) && !pages.is_for_one() {
+                    continue;
+                }
             }
             if self.fill(node, page)?.is_none() {
                 return Err(Errno::ENOMEM);
@@ -1537,6 +1540,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 self.look_at_names(request);
                 let used = self.shared.used(found.inode);
                 let own = 1 + usize::from(self.shared.changed.lock().files.get(found.inode.into()).is_some());
+                let own = own + usize::from(used.as_ref().is_some_and(|used| used.is_watched.load(Ordering::Relaxed)));
                 let is_in_use = used.is_some_and(|used| Arc::strong_count(&used) > own);
                 return if is_in_use { Err(Errno::ENOSPC) } else { Ok(()) };
             }
@@ -1557,6 +1561,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             // There is room for it when its last use goes.
             let has_room = self.shared.nameless.lock().try_reserve(1 + self.shared.inodes.lock().len()).is_ok();
             used.attributes.lock().links = 0;
+            file_events::let_go(VolumeNode(used.clone()).identity());
             // Changes that wait to be written are nobody's, and would keep its blocks.
             let unwritten = used.is_ending().then(|| self.shared.changed.lock().files.remove(inode.into()));
             drop(unwritten);
@@ -2037,6 +2042,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 inode.is_lost.store(true, Ordering::Relaxed);
                 // Its number leads to another file from now on.
                 self.shared.inodes.lock().remove(inode.number.into());
+                file_events::let_go(VolumeNode(inode.clone()).identity());
                 // Its changes fail, and then nothing keeps its pages.
                 self.write_file(inode);
                 while inode.pages.lock().give_back(Spares::Nothing, &mut 1).is_some() {
@@ -2173,6 +2179,7 @@ impl Inode {
 
 impl Drop for Inode {
     fn drop(&mut self) {
+        self.tell_end();
         {
             let mut inodes = self.volume.inodes.lock();
             // Another use may have begun meanwhile.

@@ -145,11 +145,11 @@ static LINES: &[Line] = &[
     line("statm", PROCESS, Contents::TextOf(process_memory)),
     line("comm", PROCESS, Contents::TextOf(|process, _| whole(format!("{}\n", name_of(process))))),
     line("cmdline", PROCESS, Contents::TextOf(arguments)),
-    line("wchan", PROCESS, Contents::TextOf(awaited)),
+    private("wchan", PROCESS, Contents::TextOf(awaited)),
     line("stat", THREAD, Contents::TextOfThread(|thread| statistics_of(&thread.process, Some(thread)))),
     line("status", THREAD, Contents::TextOfThread(|thread| status_of(&thread.process, Some(thread)))),
     line("comm", THREAD, Contents::TextOfThread(|thread| whole(format!("{}\n", short_name(thread.name()))))),
-    line("wchan", THREAD, Contents::TextOfThread(awaited_by)),
+    private("wchan", THREAD, Contents::TextOfThread(awaited_by)),
     private("environ", PROCESS, Contents::TextOf(environment)),
     private("maps", PROCESS, Contents::TextOf(regions)),
     private("coredump_filter", PROCESS, Contents::SettingOf(dump_filter, set_dump_filter, None)),
@@ -1123,7 +1123,7 @@ mod tests {
             let own = program.id;
             let child = program.spawn(move |program| {
                 assert!(read(program, &format!("/proc/{own}/stat")).starts_with(&format!("{own} (test) S ")));
-                for name in ["maps", "environ", "fd"] {
+                for name in ["maps", "environ", "fd", "wchan"] {
                     assert_eq!(open(program, &format!("/proc/{own}/{name}"), 0), Err(Errno::EACCES), "{name}");
                 }
                 for name in ["exe", "cwd", "root", "fd/0"] {

@@ -263,7 +263,9 @@ impl VolumeFile {
         async move {
             if self.node.volume().is_of_host() {
                 // It tells the length as it is now.
-                self.ask_for_pages(caller, first..first + 1, stores)?.answer().await?;
+                let (node, count) = (self.node.clone(), 1);
+                let request = VolumeRequest::Map { node, first, count, stores, is_new: true };
+                self.submit(caller, request)?.answer().await?;
             }
             let end = self.node.size().div_ceil(PAGE_SIZE as u64);
             while first < last.min(end) || stores && first < last {
@@ -288,7 +290,7 @@ impl VolumeFile {
         stores: bool,
     ) -> Result<VolumeSubmission, Errno> {
         let (node, first, count) = (self.node.clone(), pages.start, pages.end - pages.start);
-        self.submit(caller, VolumeRequest::Map { node, first, count, stores })
+        self.submit(caller, VolumeRequest::Map { node, first, count, stores, is_new: false })
     }
 
     /// Returns the place of the listing, exactly unless a program has chosen it.
@@ -550,7 +552,7 @@ impl VolumeFile {
 
 impl Drop for VolumeFile {
     fn drop(&mut self) {
-        self.node.tell_closed(if self.access == Access::Read { event::CLOSED } else { event::CLOSED_WRITTEN });
+        self.node.tell(if self.access == Access::Read { event::CLOSED } else { event::CLOSED_WRITTEN });
         if self.access != Access::Read {
             self.node.volume().writers.lock().1 -= 1;
             self.mount.end_writing();

@@ -1190,19 +1190,22 @@ mod tests {
             close(program, &[two, again]);
         });
     }
+    static IS_LONG_AGO: AtomicBool = AtomicBool::new(false);
+
+    /// Has the host tell that a file was changed long ago, or at this moment.
+    fn changed_long_ago_or_now(asked: u8, answer: &mut [u8]) {
+        if asked == message::ATTRIBUTES && answer[4] != message::REFUSED {
+            let seconds = if IS_LONG_AGO.load(Ordering::Relaxed) { 1_000_000 } else { super::super::now().seconds };
+            for at in [89, 105] {
+                answer[7 + at..7 + at + 8].copy_from_slice(&seconds.to_le_bytes());
+                answer[7 + at + 8..7 + at + 16].fill(0);
+            }
+        }
+    }
+
     /// A change can have the time of the one before. Pages of a file that has not changed for long are not read again.
     #[test]
     fn changes_of_one_moment_are_seen() {
-        fn changed_long_ago_or_now(asked: u8, answer: &mut [u8]) {
-            if asked == message::ATTRIBUTES && answer[4] != message::REFUSED {
-                let seconds = if IS_LONG_AGO.load(Ordering::Relaxed) { 1_000_000 } else { super::super::now().seconds };
-                for at in [89, 105] {
-                    answer[7 + at..7 + at + 8].copy_from_slice(&seconds.to_le_bytes());
-                    answer[7 + at + 8..7 + at + 16].fill(0);
-                }
-            }
-        }
-        static IS_LONG_AGO: AtomicBool = AtomicBool::new(false);
         with_folder(|program, host| {
             let path = host.join("file");
             fs::write(&path, [1; 4096]).unwrap();
@@ -1222,6 +1225,35 @@ mod tests {
             let before = count(message::READ);
             assert_eq!(mapped_byte(program, 4), 4);
             assert_eq!(count(message::READ), before);
+            close(program, &[file]);
+        });
+    }
+
+    /// The pages of a long file come in pieces, of which none spoils those before, nor does another mapping.
+    #[test]
+    fn stores_to_a_file_that_was_just_changed_are_kept() {
+        with_folder(|program, host| {
+            const PAGES: usize = 100;
+            const LENGTH: usize = PAGES * 4096;
+            let path = host.join("file");
+            fs::write(&path, std::vec![1; LENGTH]).unwrap();
+            IS_LONG_AGO.store(false, Ordering::Relaxed);
+            server(|server| server.changes = Some(changed_long_ago_or_now));
+            let file = open(program, "file", flag::RDWR).unwrap();
+            let before = count(message::READ);
+            let first = map(program, file, LENGTH);
+            program.write(first, b"store");
+            let second = map(program, file, LENGTH);
+            assert!(count(message::READ) - before <= PAGES);
+            for mapped in [first, second] {
+                assert_eq!(program.read(mapped, 6), b"store\x01");
+            }
+            assert_eq!(synchronise(program, file), Ok(0));
+            assert_eq!(fs::read(&path).unwrap()[..6], *b"store\x01");
+            for mapped in [first, second] {
+                assert_eq!(program.call(SystemCall::Unmap, [mapped, LENGTH]), Ok(0));
+            }
+            server(|server| server.changes = None);
             close(program, &[file]);
         });
     }

@@ -6,8 +6,8 @@
 //! Changes by the host of a folder are not seen, nor are stores of programs to mapped pages.
 //!
 //! # The end of a file
-//! A watch keeps its file in use. When a file without a name is closed, or loses the name, and nothing but its watches
-//! and its changes uses it any more, [`event::SELF_DELETED`] is told for it, upon which its watches let it go.
+//! A watch keeps its file in use as long as that has a name. Then the file ends with its other uses, and
+//! [`event::SELF_DELETED`] is told, upon which its watches end.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ use ext4::{Attributes, Replacement, kind};
 use filesystem::{Event, FileKind, event};
 
 use super::device::WaitsOnStack;
-use super::{Desk, Inode, MountedVolume, VolumeNode};
+use super::{Desk, Inode, MountedVolume, VolumeNode, VolumeRequest};
 use crate::files::file_events;
 
 /// A directory, and a name in it.
@@ -26,7 +26,7 @@ type NameIn = (VolumeNode, Vec<u8>);
 impl MountedVolume {
     /// Whether files of the volume are watched at all.
     // Relaxed: it only tells when nothing is to be looked for.
-    fn are_watched(&self) -> bool {
+    pub(super) fn are_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed) != 0
     }
 }
@@ -41,19 +41,18 @@ impl Inode {
     }
 
     /// Tells those who watch the file alone.
-    fn tell_itself(&self, what: u32) {
+    pub(super) fn tell_itself(&self, what: u32) {
         self.tell(None, what, self.kind == kind::DIRECTORY, 0);
     }
 
-    /// Tells the end of a file without a name that only its watches, its changes and so many others use.
-    pub(super) fn tell_end(self: &Arc<Inode>, others: usize) {
-        if !self.is_watched.load(Ordering::Relaxed) || self.attributes.lock().links > 0 {
-            return;
-        }
-        let changes = usize::from(self.volume.changed.lock().files.get(self.number.into()).is_some());
-        // All watches of a file have one use of it.
-        if Arc::strong_count(self) <= others + changes + 1 {
-            self.tell_itself(event::SELF_DELETED);
+    /// Tells the end of the file, whose last use goes.
+    pub(super) fn tell_end(&mut self) {
+        if core::mem::take(self.is_watched.get_mut()) {
+            let watched = (core::ptr::from_ref(self).addr(), 0);
+            let is_directory = self.kind == kind::DIRECTORY;
+            let what = event::SELF_DELETED;
+            file_events::observe(&Event { watched, name: None, what, is_directory, cookie: 0 });
+            self.volume.watched.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -105,42 +104,42 @@ impl VolumeNode {
     pub(super) fn tell_itself(&self, what: u32) {
         self.0.tell_itself(what);
     }
-
-    /// Tells those who watch this directory of a name in it.
-    pub(super) fn tell_of_name(&self, name: &[u8], what: u32, kind: FileKind) {
-        self.0.tell(Some(name), what, kind == FileKind::Directory, 0);
-    }
-
-    /// Tells that an open file was closed, and perhaps with it the file's end.
-    pub(super) fn tell_closed(&self, what: u32) {
-        if self.volume().are_watched() {
-            self.tell_of_watched(what);
-            // That of the open file.
-            self.0.tell_end(1);
-        }
-    }
 }
 
 impl<W: WaitsOnStack> Desk<'_, W> {
-    /// Tells the end of a file that has just lost its last name, if nothing uses it any more.
-    pub(super) fn tell_end(&self, nameless: Option<u32>) {
-        if !self.shared.are_watched() {
-            return;
+    /// Tells of a new name. Those who are told find it.
+    pub(super) fn tell_made(&self, request: &VolumeRequest, directory: &VolumeNode, name: &[u8], kind: FileKind) {
+        if self.shared.are_watched() {
+            self.look_at_names(request);
+            directory.0.tell(Some(name), event::CREATED, kind == FileKind::Directory, 0);
         }
-        if let Some(used) = nameless.and_then(|nameless| self.shared.used(nameless)) {
-            used.tell_end(1);
+    }
+
+    /// Tells that a name has gone. Those who are told do not find it.
+    pub(super) fn tell_removed(
+        &self,
+        request: &VolumeRequest,
+        directory: &VolumeNode,
+        name: &[u8],
+        is_directory: bool,
+    ) {
+        if self.shared.are_watched() {
+            self.look_at_names(request);
+            directory.0.tell(Some(name), event::DELETED, is_directory, 0);
         }
     }
 
     /// Tells of a rename of this file over that one.
     pub(super) fn tell_renamed(
         &self,
+        request: &VolumeRequest,
         [from, to]: &[NameIn; 2],
         found: [Option<Attributes>; 2],
         used: &[Option<Arc<Inode>>; 2],
         replacement: Replacement,
     ) {
-        let ([Some(moved), replaced], true) = (found, self.shared.are_watched()) else { return };
+        let [Some(moved), replaced] = found else { return };
+        self.look_at_names(request);
         if replaced.is_some_and(|replaced| replaced.inode == moved.inode) {
             return;
         }
