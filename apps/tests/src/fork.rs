@@ -124,7 +124,9 @@ pub async fn descriptors_of_copies_tell_their_ends() -> Outcome {
         let raw = file.raw() as usize;
         let poll = [file.raw() as u32, 1];
         let (now, poll_at) = ([0u64; 2], &raw const poll as usize);
-        let events = call(SystemCall::Poll, [poll_at, 1, &raw const now as usize, 0, 0, 0]);
+        // A child that has lent the memory has left it a little before it has ended.
+        let limit = if waits { &raw const now as usize } else { 0 };
+        let events = call(SystemCall::Poll, [poll_at, 1, limit, 0, 0, 0]);
         check_eq!(events, Ok(usize::from(!waits)));
         if waits {
             check_eq!(call(SystemCall::SignalProcessFile, [raw, signal::KILL as usize, 0, 0, 0, 0]), Ok(0));
