@@ -25,6 +25,7 @@ use crate::guest::Guest;
 use crate::lanes::Show;
 use crate::linux::{self, DebianKernel, Servers};
 use crate::programs::{INIT_PATH, environment, environment_file, strings_file, with_root};
+use crate::suites::Tally;
 
 /// The folder of the scripts whose files are in memory.
 const IN_MEMORY: &str = "tests/linux";
@@ -310,6 +311,15 @@ pub fn follow(
     }
     guest.wait_for_end(LIMIT)?;
     Ok(outcomes)
+}
+
+/// Returns the numbers of exercises that passed and failed, and the differences of the latter.
+pub fn tally(outcomes: &[ExerciseOutcome]) -> (Tally, Vec<String>) {
+    let failures =
+        outcomes.iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference.as_ref()?)));
+    let failures: Vec<_> = failures.collect();
+    let failed = failures.len() as u64;
+    (Tally { passed: outcomes.len() as u64 - failed, failed, skipped: 0 }, failures)
 }
 
 /// Makes the page of the book, for [`record`], from all outcomes of the exercises that were run. The others keep the

@@ -119,12 +119,12 @@ impl DiskSuite {
     pub fn run(&self, boots: &Boots<'_>, harts: u8, log: &Path, show: Show) -> Found {
         let image = log.with_extension("root");
         copy(&self.image, &image)?;
-        let mut failures = Vec::new();
-        let mut passed = 0;
+        let (mut tally, mut failures) = (Tally::default(), Vec::new());
         if !self.exercises.is_empty() {
             let line = context::command_line(&format!("/{INIT_PATH}"), &[])?;
             let mut guest = self.boot(boots, &image, line, log)?;
-            (passed, failures) = self.follow(&mut guest, System::Cops(harts), show)?;
+            let found = exercises::follow(&mut guest, "disk", &self.exercises, System::Cops(harts), show)?;
+            (tally, failures) = exercises::tally(&found);
             image::check(&image).context("the volume after all exercises")?;
         }
         for writer in &self.writers {
@@ -132,14 +132,17 @@ impl DiskSuite {
             let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
             show(&format!("test disk::{} ... {verdict}", writer.name));
             match outcome {
-                Ok(()) => passed += 1,
-                Err(error) => failures.push(format!("{}: {error:#}", writer.name)),
+                Ok(()) => tally.passed += 1,
+                Err(error) => {
+                    tally.failed += 1;
+                    failures.push(format!("{}: {error:#}", writer.name));
+                }
             }
         }
         if failures.is_empty() {
             std::fs::remove_file(&image).with_context(|| format!("cannot remove {}", image.display()))?;
         }
-        Ok((Tally { passed, failed: failures.len() as u64, skipped: 0 }, failures))
+        Ok((tally, failures))
     }
 
     /// Whether there are scripts that Linux runs as well.
@@ -159,17 +162,9 @@ impl DiskSuite {
         let mut configuration = linux.configuration(boots.context, harts, Clock::Host, &words)?;
         configuration.disks.push(image.clone());
         let mut guest = Guest::start(&boots.toolchain.qemu, &boots.context.board, &configuration, log, Echo::LogOnly)?;
-        let (passed, failures) = self.follow(&mut guest, System::Linux, show)?;
+        let found = exercises::follow(&mut guest, "disk", &self.exercises, System::Linux, show)?;
         std::fs::remove_file(&image).with_context(|| format!("cannot remove {}", image.display()))?;
-        Ok((Tally { passed, failed: failures.len() as u64, skipped: 0 }, failures))
-    }
-
-    /// Follows a machine that runs the scripts; returns the number of those that passed, and the failures.
-    fn follow(&self, guest: &mut Guest, system: System, show: Show) -> Result<(u64, Vec<String>)> {
-        let found = exercises::follow(guest, "disk", &self.exercises, system, show)?;
-        let passed = found.iter().filter(|(.., difference)| difference.is_none()).count() as u64;
-        let failures = found.into_iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference?)));
-        Ok((passed, failures.collect()))
+        Ok(exercises::tally(&found))
     }
 
     /// Cuts the power off while a script writes, several times, and has it look each time for what was acknowledged.

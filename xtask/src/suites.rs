@@ -870,18 +870,14 @@ fn linux<'a>(
                 }
             };
             let found = exercises::follow(&mut guest, "linux", &chosen, system, show)?;
-            let failures =
-                found.iter().filter_map(|(name, _, difference)| Some(format!("{name}: {}", difference.as_ref()?)));
-            let failures: Vec<_> = failures.collect();
-            let failed = failures.len() as u64;
-            let passed = found.len() as u64 - failed;
+            let tally = exercises::tally(&found);
             let mut outcomes = outcomes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             outcomes.extend(found);
             if is_kept && outcomes.len() == count {
                 outcomes.sort_by_key(|(_, system, _)| *system);
                 exercises::keep(context, &root, &all, &outcomes)?;
             }
-            Ok((Tally { passed, failed, skipped: 0 }, failures))
+            Ok(tally)
         };
         boots.part(if system == System::Linux { "Debian's Linux" } else { "linux" }, run)
     });

@@ -23,6 +23,12 @@ pub(crate) fn is_summed_here(link: &impl Link) -> bool {
     matches!(link.checksum_offload(), ChecksumOffload::None | ChecksumOffload::Receive)
 }
 
+/// Returns a link's permission to send a frame that smoltcp writes.
+pub(crate) fn depart<L: Link>(link: &mut L) -> Option<Summed<L::Departing<'_>>> {
+    let is_summed_here = is_summed_here(link);
+    Some(Summed { permit: link.depart()?, is_summed_here })
+}
+
 /// The permission to send a frame that smoltcp writes, with the checksum that it leaves out.
 pub(crate) struct Summed<D> {
     permit: D,
@@ -150,9 +156,8 @@ pub(crate) struct Answer<'a, L> {
 
 impl<L: Link> TxToken for Answer<'_, L> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        let is_summed_here = is_summed_here(self.link);
-        match self.link.depart() {
-            Some(permit) => Summed { permit, is_summed_here }.consume(length, f),
+        match depart(self.link) {
+            Some(permit) => permit.consume(length, f),
             // smoltcp keeps to the largest packet that `capabilities` states.
             None => {
                 let length = length.min(self.room.len());
@@ -195,8 +200,7 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        let is_summed_here = is_summed_here(self.link);
-        Some(Measured { token: Summed { permit: self.link.depart()?, is_summed_here }, length: &mut self.length })
+        Some(Measured { token: depart(self.link)?, length: &mut self.length })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -266,9 +270,7 @@ impl<L: Link> phy::Device for OutgoingSix<'_, L> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        let is_summed_here = is_summed_here(self.link);
-        let token = Summed { permit: self.link.depart()?, is_summed_here };
-        let token = Enveloped { token, envelope: self.envelope };
+        let token = Enveloped { token: depart(self.link)?, envelope: self.envelope };
         Some(Measured { token, length: &mut self.length })
     }
 

@@ -133,8 +133,7 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
             (devices::kind_of(process, flags, mount, file)?, access)
         }
         Opened::OnVolume { node, mount, is_cut } => {
-            let file = VolumeFile::open(node, mount, options.access, flags, &process.account)?;
-            file.was_opened(is_cut);
+            let file = VolumeFile::open(node, mount, options.access, flags, is_cut, &process.account)?;
             (file as Box<dyn FileOperations>, options.access)
         }
         Opened::Generated(entry, mount) => (Generated::open(entry, mount, process)?, options.access),

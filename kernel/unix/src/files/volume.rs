@@ -1001,9 +1001,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                     Some(found) => {
                         let above = (!matches!(&name[..], b"." | b"..")).then_some((directory, &name[..]));
                         let answer = with_target(volume, found, above);
-                        if let (Ok(VolumeAnswer::File(found, _)), Some(_)) = (&answer, above) {
-                            self.place_found(found, directory, name);
-                        }
+                        self.place_found(&answer, above);
                         answer
                     }
                 };
@@ -1029,17 +1027,16 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 match found {
                     Some(_) if *must_be_new => Err(Errno::EEXIST),
                     Some(found) => {
-                        let answer = with_target(volume, found, Some((directory, name)));
-                        if let Ok(VolumeAnswer::File(found, _)) = &answer {
-                            self.place_found(found, directory, name);
-                        }
+                        let above = Some((directory, &name[..]));
+                        let answer = with_target(volume, found, above);
+                        self.place_found(&answer, above);
                         answer
                     }
                     None => {
                         let file = new_file(subject, directory, *permissions, FileKind::Regular);
                         let made = volume.create(directory.number(), name, file)?;
                         self.made.note(&made);
-                        self.tell_made(&job.request, directory, name, FileKind::Regular);
+                        self.tell_of_name(&job.request, (directory, name), event::CREATED, false);
                         node(made, Some((directory, name))).map(VolumeAnswer::Made)
                     }
                 }
@@ -1048,27 +1045,27 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 let file = new_file(subject, directory, *permissions, FileKind::Directory);
                 let made = volume.make_directory(directory.number(), name, file)?;
                 self.made.note(&made);
-                self.tell_made(&job.request, directory, name, FileKind::Directory);
+                self.tell_of_name(&job.request, (directory, name), event::CREATED, true);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeSocket(directory, name, permissions) => {
                 let file = new_file(subject, directory, *permissions, FileKind::Socket);
                 let made = volume.make_socket(directory.number(), name, file)?;
                 self.made.note(&made);
-                self.tell_made(&job.request, directory, name, FileKind::Socket);
+                self.tell_of_name(&job.request, (directory, name), event::CREATED, false);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::MakeLink(directory, name, target) => {
                 let owner = new_file(subject, directory, 0o777, FileKind::SymbolicLink).owner;
                 let made = volume.make_symbolic_link(directory.number(), name, target, owner)?;
                 self.made.note(&made);
-                self.tell_made(&job.request, directory, name, FileKind::SymbolicLink);
+                self.tell_of_name(&job.request, (directory, name), event::CREATED, false);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Link(file, directory, name) => {
                 volume.link(file.number(), directory.number(), name)?;
                 file.tell_itself(event::ATTRIBUTES);
-                self.tell_made(&job.request, directory, name, file.kind());
+                self.tell_of_name(&job.request, (directory, name), event::CREATED, false);
                 Ok(VolumeAnswer::Done)
             }
             VolumeRequest::Remove { directory, name, is_directory } => {
@@ -1226,7 +1223,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         // Uses of its own are none of others.
         drop((used, moving));
         self.lost_its_name(nameless, request);
-        self.tell_removed(request, directory, name, is_directory);
+        self.tell_of_name(request, (directory, name), event::DELETED, is_directory);
         Ok(())
     }
 

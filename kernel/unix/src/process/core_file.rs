@@ -331,9 +331,7 @@ impl Process {
             }
             Opened::Stored(file, mount) => Box::new(Stored::new(file, mount)?),
             Opened::OnVolume { node, mount, is_cut } => {
-                let file = VolumeFile::open(node, mount, Access::Write, 0, &self.account)?;
-                file.was_opened(is_cut);
-                file
+                VolumeFile::open(node, mount, Access::Write, 0, is_cut, &self.account)?
             }
             Opened::Generated(..) | Opened::Same(_) => return Err(Errno::EINVAL),
         };

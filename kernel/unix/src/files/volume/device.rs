@@ -95,6 +95,18 @@ pub(super) fn pause(waits: &impl WaitsOnStack) {
     });
 }
 
+/// Does all that a volume is asked, on this stack, up to its end.
+#[cfg(any(target_os = "none", test))]
+fn serve_all<W: WaitsOnStack>(volume: &Arc<MountedVolume>, waits: &W) {
+    let mut desk = Desk::new(volume, waits);
+    loop {
+        let state = desk.state();
+        let Some(job) = waits.wait(|waker| volume.next(state, waker)) else { break };
+        volume.serve(&mut desk, job);
+    }
+    volume.finish(&mut desk);
+}
+
 /// Starts the coroutine of a volume. `ENOMEM` if there is no stack.
 #[cfg(target_os = "none")]
 pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
@@ -111,16 +123,7 @@ pub(super) fn start(volume: &Arc<MountedVolume>) -> Result<(), Errno> {
 
     let stack = Stack::new_deep().map_err(|_| Errno::ENOMEM)?;
     let own = volume.clone();
-    let mut thread = Thread::new(stack, move |current: &Current<'_>| {
-        let waits = OwnStack(current);
-        let mut desk = Desk::new(&own, &waits);
-        loop {
-            let state = desk.state();
-            let Some(job) = waits.wait(|waker| own.next(state, waker)) else { break };
-            own.serve(&mut desk, job);
-        }
-        own.finish(&mut desk);
-    });
+    let mut thread = Thread::new(stack, move |current: &Current<'_>| serve_all(&own, &OwnStack(current)));
     let own = volume.clone();
     super::spawn(async move { poll_fn(|cx| own.poll_charged(Pin::new(&mut thread), cx)).await });
     Ok(())
@@ -213,13 +216,7 @@ mod on_thread {
             let _hart = crate::testing::simulation().attach(0);
             let waits = OnThread { polled, pending, waker: RefCell::new(Waker::noop().clone()) };
             waits.await_poll();
-            let mut desk = Desk::new(&own, &waits);
-            loop {
-                let state = desk.state();
-                let Some(job) = waits.wait(|waker| own.next(state, waker)) else { break };
-                own.serve(&mut desk, job);
-            }
-            own.finish(&mut desk);
+            serve_all(&own, &waits);
         });
         let own = volume.clone();
         let mut work = poll_fn(move |cx| {

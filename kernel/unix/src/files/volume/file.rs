@@ -164,6 +164,7 @@ impl VolumeFile {
         mount: Arc<Mount>,
         access: Access,
         flags: u32,
+        is_cut: bool,
         account: &Arc<Account>,
     ) -> Result<Box<VolumeFile>, Errno> {
         let charge = account.charge(Resource::Memory, MEMORY_OF_A_NODE)?;
@@ -185,6 +186,10 @@ impl VolumeFile {
         }
         let reported = AtomicU32::new(node.failures());
         let reported_of_all = AtomicU32::new(node.volume().failures());
+        node.tell(event::OPENED);
+        if is_cut {
+            node.tell(event::MODIFIED);
+        }
         // In place: it is large.
         Ok(Box::new(VolumeFile {
             node,
@@ -200,14 +205,6 @@ impl VolumeFile {
             reported_of_all,
             _charge: charge,
         }))
-    }
-
-    /// Tells those who watch the file that it was opened, and perhaps cut off.
-    pub(crate) fn was_opened(&self, is_cut: bool) {
-        self.node.tell(event::OPENED);
-        if is_cut {
-            self.node.tell(event::MODIFIED);
-        }
     }
 
     /// Returns `EIO` if anything could not be written since this was last reported for the open file.
@@ -685,7 +682,7 @@ mod tests {
 
     use super::*;
     use crate::files::disk::tests::{
-        SECOND, SECOND_ENDS_AT, SECOND_FAILS, SECOND_IS_BAD_AT, SECOND_REFUSES_WRITES, replace_second,
+        SECOND, SECOND_ENDS_AT, SECOND_FAILS, SECOND_IS_BAD_AT, SECOND_REFUSES_WRITES, place_on_second, replace_second,
     };
     use crate::files::volume::Inode;
     use crate::files::volume::pages::EXPIRES_NS;
@@ -991,9 +988,8 @@ mod tests {
             }
             assert_eq!(unmount(program), Ok(0));
             let disk = SECOND.lock().unwrap().clone();
-            let place = |of: u8| disk.chunks(4096).position(|block| block.iter().all(|byte| *byte == of)).unwrap();
-            let end = place(6) * 4096;
-            assert!(place(5) < place(6));
+            let end = place_on_second(6);
+            assert!(place_on_second(5) < end);
             replace_second(disk);
             assert_eq!(mount(program, 0), Ok(0));
             SECOND_ENDS_AT.store(end, Ordering::Relaxed);

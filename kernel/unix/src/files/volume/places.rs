@@ -24,7 +24,7 @@ use abi_unix::Errno;
 use ext4::{Attributes, Entry, Replacement, kind};
 
 use super::device::WaitsOnStack;
-use super::{Desk, Inode, MountedVolume, ROOT, VolumeNode};
+use super::{Desk, Inode, MountedVolume, ROOT, VolumeAnswer, VolumeNode};
 use crate::process::accounts::Account;
 use crate::process::user::LONGEST_PATH;
 
@@ -183,8 +183,11 @@ impl<W: WaitsOnStack> Desk<'_, W> {
 
     /// Gives a directory, which was found by this name, its place if it has none. It has one name, whatever a damaged
     /// volume or a host says; a rename tells of another one.
-    pub(super) fn place_found(&self, found: &VolumeNode, directory: &VolumeNode, name: &[u8]) {
-        if found.is(kind::DIRECTORY) && !found.is_placed() {
+    pub(super) fn place_found(&self, answer: &Result<VolumeAnswer, Errno>, at: Option<(&VolumeNode, &[u8])>) {
+        if let (Ok(VolumeAnswer::File(found, _)), Some((directory, name))) = (answer, at)
+            && found.is(kind::DIRECTORY)
+            && !found.is_placed()
+        {
             self.move_to(&found.0, directory, name);
         }
     }

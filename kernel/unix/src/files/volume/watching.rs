@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use ext4::{Attributes, Replacement, kind};
-use filesystem::{Event, FileKind, event};
+use filesystem::{Event, event};
 
 use super::device::WaitsOnStack;
 use super::{Desk, Inode, MountedVolume, VolumeNode, VolumeRequest};
@@ -47,11 +47,8 @@ impl Inode {
 
     /// Tells the end of the file, whose last use goes.
     pub(super) fn tell_end(&mut self) {
-        if core::mem::take(self.is_watched.get_mut()) {
-            let watched = (core::ptr::from_ref(self).addr(), 0);
-            let is_directory = self.kind == kind::DIRECTORY;
-            let what = event::SELF_DELETED;
-            file_events::observe(&Event { watched, name: None, what, is_directory, cookie: 0 });
+        if *self.is_watched.get_mut() {
+            self.tell_itself(event::SELF_DELETED);
             self.volume.watched.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -107,25 +104,17 @@ impl VolumeNode {
 }
 
 impl<W: WaitsOnStack> Desk<'_, W> {
-    /// Tells of a new name. Those who are told find it.
-    pub(super) fn tell_made(&self, request: &VolumeRequest, directory: &VolumeNode, name: &[u8], kind: FileKind) {
-        if self.shared.are_watched() {
-            self.look_at_names(request);
-            directory.0.tell(Some(name), event::CREATED, kind == FileKind::Directory, 0);
-        }
-    }
-
-    /// Tells that a name has gone. Those who are told do not find it.
-    pub(super) fn tell_removed(
+    /// Tells that a name has come or gone. Those who are told find it as it is.
+    pub(super) fn tell_of_name(
         &self,
         request: &VolumeRequest,
-        directory: &VolumeNode,
-        name: &[u8],
+        (directory, name): (&VolumeNode, &[u8]),
+        what: u32,
         is_directory: bool,
     ) {
         if self.shared.are_watched() {
             self.look_at_names(request);
-            directory.0.tell(Some(name), event::DELETED, is_directory, 0);
+            directory.0.tell(Some(name), what, is_directory, 0);
         }
     }
 
