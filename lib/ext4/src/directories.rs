@@ -42,8 +42,8 @@ pub(crate) fn type_of(mode: u16) -> u8 {
         kind::DIRECTORY => 2,
         0o020_000 => 3,
         0o060_000 => 4,
-        0o010_000 => 5,
-        0o140_000 => 6,
+        kind::FIFO => 5,
+        kind::SOCKET => 6,
         kind::SYMBOLIC_LINK => 7,
         _ => 0,
     }

@@ -54,6 +54,8 @@ pub mod kind {
     pub const SYMBOLIC_LINK: u16 = 0o120_000;
     /// A socket.
     pub const SOCKET: u16 = 0o140_000;
+    /// A FIFO.
+    pub const FIFO: u16 = 0o010_000;
 }
 
 /// Reason why an operation has failed, for its caller. Nothing has changed then, unless the device has failed.
@@ -140,6 +142,15 @@ impl Attributes {
     pub fn is(&self, kind: u16) -> bool {
         self.mode & kind::MASK == kind
     }
+}
+
+/// A kind of file that has no bytes on the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// A FIFO.
+    Fifo,
+    /// A socket.
+    Socket,
 }
 
 /// A file to be made: owner and permissions.
@@ -420,12 +431,22 @@ impl<D: Device> Volume<D> {
         self.make(directory, name, kind::REGULAR, file, |_, _, _| Ok(()))
     }
 
-    /// Makes the name of a socket.
+    /// Makes a FIFO, or the name of a socket.
     ///
     /// # Errors
     /// As [`create`](Volume::create).
-    pub fn make_socket(&mut self, directory: u32, name: &[u8], file: NewFile) -> Result<Attributes, Error> {
-        self.make(directory, name, kind::SOCKET, file, |_, inode, _| {
+    pub fn make_special(
+        &mut self,
+        directory: u32,
+        name: &[u8],
+        special: Special,
+        file: NewFile,
+    ) -> Result<Attributes, Error> {
+        let kind = match special {
+            Special::Fifo => kind::FIFO,
+            Special::Socket => kind::SOCKET,
+        };
+        self.make(directory, name, kind, file, |_, inode, _| {
             inode.set_flags(inode.flags() & !HAS_EXTENTS);
             inode.map_mut().fill(0);
             Ok(())

@@ -132,6 +132,11 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
             let access = file.access();
             (devices::kind_of(process, flags, mount, file)?, access)
         }
+        Opened::OnVolume { node, mount, .. } if node.kind() == FileKind::Fifo => {
+            let place = Place { node: Node::OnVolume(node), mount };
+            let how = (flags & flag::NONBLOCK != 0, flags & flag::CLOEXEC != 0);
+            return Ok(FoundFile::Fifo(FifoOpening::begin(place, options.access, how, &process.account, charge)?));
+        }
         Opened::OnVolume { node, mount, is_cut } => {
             let file = VolumeFile::open(node, mount, options.access, flags, is_cut, &process.account)?;
             (file as Box<dyn FileOperations>, options.access)
@@ -549,8 +554,8 @@ pub(super) fn make_node(call: Call<'_>) -> Decoding {
             },
             |directory, name, is_directory| match kind {
                 _ if is_directory => Err(Errno::ENOENT),
-                FileKind::Fifo => Err(Errno::EOPNOTSUPP),
-                FileKind::Socket => Ok(VolumeRequest::MakeSocket(directory, name, permissions)),
+                FileKind::Fifo => Ok(VolumeRequest::MakeSpecial(directory, name, ext4::Special::Fifo, permissions)),
+                FileKind::Socket => Ok(VolumeRequest::MakeSpecial(directory, name, ext4::Special::Socket, permissions)),
                 _ => Ok(VolumeRequest::Open { directory, name, permissions, must_be_new: true }),
             },
         )

@@ -143,7 +143,7 @@ impl PathBinding {
             },
             |directory, name, is_directory| match is_directory {
                 true => Err(Errno::ENOENT),
-                false => Ok(VolumeRequest::MakeSocket(directory, name, permissions)),
+                false => Ok(VolumeRequest::MakeSpecial(directory, name, ext4::Special::Socket, permissions)),
             },
         );
         match made {

@@ -25,7 +25,7 @@ use waiters::Waiters;
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{Attempt, FileOperations, OpenFile, Properties, Unit, Waits};
 use crate::files::message::MessageSpace;
-use crate::files::mounts::{Mount, Place};
+use crate::files::mounts::{Mount, Node, Place};
 use crate::files::pipe::{ATOMIC, Pipe, Reader, Writer};
 use crate::files::sent_files::{OutgoingMessage, Receipt, ReceivedMessage};
 use crate::files::stored::status_of;
@@ -45,33 +45,46 @@ struct Openings {
 struct Fifo {
     pipe: Arc<Pipe>,
     openings: Mutex<Openings>,
-    node: filesystem::Node,
+    node: Node,
     /// Charge for this and for the pipe, without its bytes.
     _charge: Charge,
 }
 
 impl Fifo {
     /// Returns that of a node, for a process with this account.
-    fn of(node: &filesystem::Node, account: &Arc<Account>) -> Result<Arc<Fifo>, Errno> {
-        let mut refused = None;
-        let meeting = node.meeting(|| {
-            let charge = account.charge(Resource::Memory, size_of::<Fifo>() + size_of::<Pipe>()).map_err(|error| {
-                refused = Some(error);
-                filesystem::Error::OutOfMemory
-            })?;
+    fn of(node: &Node, account: &Arc<Account>) -> Result<Arc<Fifo>, Errno> {
+        let make = || {
+            let charge = account.charge(Resource::Memory, size_of::<Fifo>() + size_of::<Pipe>())?;
             let openings = Mutex::new(Openings { for_reading: 0, for_writing: 0, waiting: Waiters::new() });
             let fifo = Fifo { pipe: Pipe::without_ends(account), openings, node: node.clone(), _charge: charge };
             let meeting: Meeting = Arc::new(fifo);
             Ok(meeting)
-        });
-        let meeting = meeting.map_err(|error| refused.unwrap_or(errno_of(error)))?;
+        };
+        let meeting = match node {
+            Node::Stored(node) => {
+                let mut refused = None;
+                let meeting = node.meeting(|| {
+                    make().map_err(|error| {
+                        refused = Some(error);
+                        filesystem::Error::OutOfMemory
+                    })
+                });
+                meeting.map_err(|error| refused.unwrap_or(errno_of(error)))?
+            }
+            Node::OnVolume(node) => node.meeting(make)?,
+            Node::Generated(_) => return Err(Errno::ENXIO),
+        };
         meeting.downcast().map_err(|_| Errno::EIO)
     }
 }
 
 impl Drop for Fifo {
     fn drop(&mut self) {
-        self.node.end_meeting();
+        match &self.node {
+            Node::Stored(node) => node.end_meeting(),
+            Node::OnVolume(node) => node.end_meeting(),
+            Node::Generated(_) => {}
+        }
     }
 }
 
@@ -124,8 +137,10 @@ impl FifoOpening {
         account: &Arc<Account>,
         charge: Charge,
     ) -> Result<FifoOpening, Errno> {
-        let node = place.node.stored().filter(|node| node.kind() == FileKind::Fifo).ok_or(Errno::ENXIO)?;
-        let fifo = Fifo::of(node, account)?;
+        if place.node.kind() != FileKind::Fifo {
+            return Err(Errno::ENXIO);
+        }
+        let fifo = Fifo::of(&place.node, account)?;
         let mut openings = fifo.openings.lock();
         let (reads, writes) = (access != Access::Write, access != Access::Read);
         // An opening comes under this lock. A close does not, and may go unnoticed, as if it had come later.
@@ -320,10 +335,11 @@ mod tests {
     use abi_unix::types::{self, mode, open};
 
     use super::*;
-    use crate::testing::{DATA, Program, run};
+    use crate::files::volume::tests::in_memory_and_on_a_volume;
+    use crate::testing::{DATA, Program};
 
     const HERE: usize = types::AT_FDCWD as usize;
-    const NAME: &str = "/tmp/fifo";
+    const NAME: &str = "/tmp/volume/fifo";
 
     fn text(program: &mut Program, text: &str) -> usize {
         program.store(format!("{text}\0").as_bytes())
@@ -354,7 +370,7 @@ mod tests {
 
     #[test]
     fn nodes_that_cannot_be_made_are_refused() {
-        run(|program| {
+        in_memory_and_on_a_volume(|program| {
             for (kind, error) in [
                 (mode::CHARACTER, Errno::EPERM),
                 (mode::BLOCK, Errno::EPERM),
@@ -364,17 +380,18 @@ mod tests {
             ] {
                 assert_eq!(make(program, NAME, kind | 0o600), Err(error), "{kind:o}");
             }
-            assert_eq!(make(program, "/tmp", mode::PIPE), Err(Errno::EEXIST));
-            assert_eq!(make(program, "/tmp/missing/fifo", mode::PIPE), Err(Errno::ENOENT));
+            assert_eq!(make(program, "/tmp/volume", mode::PIPE), Err(Errno::EEXIST));
+            assert_eq!(make(program, "/tmp/volume/missing/fifo", mode::PIPE), Err(Errno::ENOENT));
             assert_eq!(make(program, "/proc/fifo", mode::PIPE), Err(Errno::EPERM));
             assert_eq!(program.call(SystemCall::MakeNode, [HERE, 0x1000, mode::PIPE as usize, 0]), Err(Errno::EFAULT));
             let name = text(program, "fifo");
             assert_eq!(program.call(SystemCall::MakeNode, [99, name, mode::PIPE as usize, 0]), Err(Errno::EBADF));
             assert_eq!(open_it(program, open::RDWR), Err(Errno::ENOENT));
-            for (name, kind) in [("/tmp/plain", 0), ("/tmp/regular", mode::REGULAR)] {
+            for (name, kind) in [("/tmp/volume/plain", 0), ("/tmp/volume/regular", mode::REGULAR)] {
                 assert_eq!(make(program, name, kind | 0o644), Ok(0));
                 let file = program.create(format!("{name}\0").as_bytes(), open::RDWR);
                 assert_eq!(program.write_to(file, b"text"), Ok(4));
+                program.close(file).unwrap();
                 program.remove(format!("{name}\0").as_bytes());
             }
         });
@@ -382,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_fifo_is_a_pipe_and_has_the_status_of_its_node() {
-        run(|program| {
+        in_memory_and_on_a_volume(|program| {
             assert_eq!(make(program, NAME, mode::PIPE | 0o640), Ok(0));
             assert_eq!(make(program, NAME, mode::PIPE | 0o640), Err(Errno::EEXIST));
             for flags in [open::DIRECTORY, open::CREAT | open::EXCL | open::RDWR] {
@@ -409,7 +426,7 @@ mod tests {
             assert_eq!(program.read_from(reader, 2), Ok(b"te".to_vec()));
             assert_eq!(program.read_from(both, 9), Ok(b"xt".to_vec()));
             // It is without a name, and goes on; with its last opening its bytes are gone.
-            program.remove(b"/tmp/fifo\0");
+            program.remove(b"/tmp/volume/fifo\0");
             assert_eq!(program.write_to(writer, b"more"), Ok(4));
             program.close(reader).unwrap();
             program.close(writer).unwrap();
@@ -420,7 +437,7 @@ mod tests {
 
     #[test]
     fn bytes_are_gone_with_the_last_opening() {
-        run(|program| {
+        in_memory_and_on_a_volume(|program| {
             assert_eq!(make(program, NAME, mode::PIPE | 0o600), Ok(0));
             for text in [b"one", b"two"] {
                 let both = open_it(program, open::RDWR | open::NONBLOCK).unwrap();
@@ -428,13 +445,13 @@ mod tests {
                 assert_eq!(program.write_to(both, text), Ok(3));
                 program.close(both).unwrap();
             }
-            program.remove(b"/tmp/fifo\0");
+            program.remove(b"/tmp/volume/fifo\0");
         });
     }
 
     #[test]
     fn an_opening_that_must_not_wait_does_not() {
-        run(|program| {
+        in_memory_and_on_a_volume(|program| {
             assert_eq!(make(program, NAME, mode::PIPE | 0o600), Ok(0));
             assert_eq!(open_it(program, open::WRONLY | open::NONBLOCK), Err(Errno::ENXIO));
             let reader = open_it(program, open::RDONLY | open::NONBLOCK).unwrap();
@@ -449,14 +466,14 @@ mod tests {
             assert_eq!(program.read_from(reader, 9), Ok(b"text".to_vec()));
             assert_eq!(poll(program, reader), event::HUP);
             program.close(reader).unwrap();
-            program.remove(b"/tmp/fifo\0");
+            program.remove(b"/tmp/volume/fifo\0");
         });
     }
 
     /// Each side waits for the other, and meets one that has gone again.
     #[test]
     fn the_sides_wait_for_each_other() {
-        run(|program| {
+        in_memory_and_on_a_volume(|program| {
             assert_eq!(make(program, NAME, mode::PIPE | 0o600), Ok(0));
             for (first, second) in [(open::RDONLY, open::WRONLY), (open::WRONLY, open::RDONLY)] {
                 assert_eq!(begin(program, first, 1), None);
@@ -476,14 +493,14 @@ mod tests {
                     program.close(descriptor.unwrap()).unwrap();
                 }
             }
-            program.remove(b"/tmp/fifo\0");
+            program.remove(b"/tmp/volume/fifo\0");
         });
     }
 
     /// One that is given up was no reader, and is seen by none.
     #[test]
     fn an_opening_can_be_cancelled_and_its_process_can_end() {
-        run(|program| {
+        in_memory_and_on_a_volume(|program| {
             assert_eq!(make(program, NAME, mode::PIPE | 0o600), Ok(0));
             assert_eq!(begin(program, open::RDONLY, 1), None);
             program.sleep_ns(100_000);
@@ -503,16 +520,16 @@ mod tests {
                 .unwrap();
             assert_eq!(program.wait_for(child), Ok((child, 5 << 8)));
             assert_eq!(open_it(program, open::WRONLY | open::NONBLOCK), Err(Errno::ENXIO));
-            program.remove(b"/tmp/fifo\0");
+            program.remove(b"/tmp/volume/fifo\0");
         });
     }
 
     /// A path that is followed in steps leads to a FIFO too, and the wait at its end can be cancelled.
     #[test]
     fn a_long_path_leads_to_a_fifo() {
-        run(|program| {
+        in_memory_and_on_a_volume(|program| {
             assert_eq!(make(program, NAME, mode::PIPE | 0o600), Ok(0));
-            let path = "/tmp/../".repeat(400) + "tmp/fifo";
+            let path = "/tmp/../".repeat(400) + "tmp/volume/fifo";
             let path = text(program, &path);
             let both = program.call(SystemCall::Open, [HERE, path, open::RDWR as usize, 0]).unwrap();
             program.close(both).unwrap();
@@ -521,14 +538,14 @@ mod tests {
             program.sleep_ns(10_000_000);
             assert_eq!(program.call(SystemCall::Cancel, [7]), Ok(0));
             assert_eq!(program.await_completions(), [(7, Err(Errno::ECANCELED))]);
-            program.remove(b"/tmp/fifo\0");
+            program.remove(b"/tmp/volume/fifo\0");
         });
     }
 
     /// Vectors of many buffers go through an end that both reads and writes.
     #[test]
     fn many_buffers_go_both_ways() {
-        run(|program| {
+        in_memory_and_on_a_volume(|program| {
             assert_eq!(make(program, NAME, mode::PIPE | 0o600), Ok(0));
             let both = open_it(program, open::RDWR | open::NONBLOCK).unwrap();
             let bytes = program.store(&[7; 64]);
@@ -538,7 +555,8 @@ mod tests {
             assert_eq!(program.call(SystemCall::WriteVector, [both, vector, 200]), Ok(800));
             assert_eq!(program.call(SystemCall::ReadVector, [both, vector, 3]), Ok(12));
             assert_eq!(program.call(SystemCall::ReadVector, [both, vector, 200]), Ok(788));
-            program.remove(b"/tmp/fifo\0");
+            program.close(both).unwrap();
+            program.remove(b"/tmp/volume/fifo\0");
         });
     }
 }

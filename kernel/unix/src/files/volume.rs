@@ -30,6 +30,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::any::Any;
 use core::future::{Future, poll_fn};
 use core::ops::Range;
 use core::pin::Pin;
@@ -40,10 +41,11 @@ use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use ext4::{
-    Access, AttributeMode, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Stamp, Usage, Volume, kind,
+    Access, AttributeMode, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Special, Stamp, Usage,
+    Volume, kind,
 };
 use filesystem::rights::{self, Ownership, Subject, WRITE};
-use filesystem::{Contents, DeviceNumber, FileKind, Metadata, Timestamp, Writers, Writes, event};
+use filesystem::{Contents, DeviceNumber, FileKind, Meeting, Metadata, Timestamp, Writers, Writes, event};
 use hal_api::Machine as _;
 use memory::{Frame, MemoryObject, SharedFrame};
 use platform::{Machine, println};
@@ -125,8 +127,8 @@ pub(crate) enum VolumeRequest {
     Open { directory: VolumeNode, name: Vec<u8>, permissions: u16, must_be_new: bool },
     /// Make a directory with these permissions.
     MakeDirectory(VolumeNode, Vec<u8>, u16),
-    /// Make the name of a socket.
-    MakeSocket(VolumeNode, Vec<u8>, u16),
+    /// Make a FIFO or the name of a socket.
+    MakeSpecial(VolumeNode, Vec<u8>, Special, u16),
     /// Make a symbolic link with this target.
     MakeLink(VolumeNode, Vec<u8>, Vec<u8>),
     /// Give a file another name.
@@ -228,7 +230,7 @@ impl VolumeRequest {
             LookUp(node, _)
             | Open { directory: node, .. }
             | MakeDirectory(node, ..)
-            | MakeSocket(node, ..)
+            | MakeSpecial(node, ..)
             | MakeLink(node, ..)
             | Remove { directory: node, .. }
             | ReadLink(node)
@@ -1048,9 +1050,10 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 self.tell_of_name(&job.request, (directory, name), event::CREATED, true);
                 Ok(VolumeAnswer::Done)
             }
-            VolumeRequest::MakeSocket(directory, name, permissions) => {
-                let file = new_file(subject, directory, *permissions, FileKind::Socket);
-                let made = volume.make_socket(directory.number(), name, file)?;
+            VolumeRequest::MakeSpecial(directory, name, special, permissions) => {
+                let kind = if *special == Special::Fifo { FileKind::Fifo } else { FileKind::Socket };
+                let file = new_file(subject, directory, *permissions, kind);
+                let made = volume.make_special(directory.number(), name, *special, file)?;
                 self.made.note(&made);
                 self.tell_of_name(&job.request, (directory, name), event::CREATED, false);
                 Ok(VolumeAnswer::Done)
@@ -1146,7 +1149,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         let permitted = match request {
             VolumeRequest::Open { directory, name, .. }
             | VolumeRequest::MakeDirectory(directory, name, _)
-            | VolumeRequest::MakeSocket(directory, name, _)
+            | VolumeRequest::MakeSpecial(directory, name, ..)
             | VolumeRequest::MakeLink(directory, name, _)
             | VolumeRequest::Link(_, directory, name) => match self.found_at(directory, name)? {
                 Some(_) => Ok(()),
@@ -1467,7 +1470,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         match request {
             VolumeRequest::Open { directory, .. }
             | VolumeRequest::MakeDirectory(directory, ..)
-            | VolumeRequest::MakeSocket(directory, ..)
+            | VolumeRequest::MakeSpecial(directory, ..)
             | VolumeRequest::MakeLink(directory, ..)
             | VolumeRequest::Remove { directory, .. } => look(directory),
             VolumeRequest::Link(file, directory, _) => {
@@ -1497,7 +1500,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         match request {
             VolumeRequest::Open { directory, name, .. }
             | VolumeRequest::MakeDirectory(directory, name, _)
-            | VolumeRequest::MakeSocket(directory, name, _)
+            | VolumeRequest::MakeSpecial(directory, name, ..)
             | VolumeRequest::MakeLink(directory, name, _)
             | VolumeRequest::Link(_, directory, name)
             | VolumeRequest::Remove { directory, name, .. } => forget(directory, name),
@@ -2123,6 +2126,8 @@ struct Inode {
     writers: Writers,
     /// Whether somebody watches it.
     is_watched: AtomicBool,
+    /// The value in which the openings of a FIFO meet, if there are some.
+    meeting: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
     /// Whether the root of a mount covers the file: [`UNCOVERED`], [`COVERED`] or [`MOVING`].
     mounting: AtomicU8,
     /// Its place, if that is known; the root has none.
@@ -2248,6 +2253,7 @@ impl VolumeNode {
             is_lost: AtomicBool::new(false),
             writers: Writers::new(),
             is_watched: AtomicBool::new(false),
+            meeting: Mutex::new(None),
             mounting: AtomicU8::new(UNCOVERED),
             above: Mutex::new(above),
             next_released: Mutex::new(None),
@@ -2554,6 +2560,28 @@ impl VolumeNode {
         ownership_of(&self.attributes())
     }
 
+    /// Returns the value in which the openings of a FIFO meet: the one that some of them hold, or else one that is
+    /// made.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn meeting(&self, make: impl FnOnce() -> Result<Meeting, Errno>) -> Result<Meeting, Errno> {
+        let mut place = self.0.meeting.lock();
+        if let Some(meeting) = place.as_ref().and_then(Weak::upgrade) {
+            return Ok(meeting);
+        }
+        let meeting = make()?;
+        *place = Some(Arc::downgrade(&meeting));
+        Ok(meeting)
+    }
+
+    /// Forgets that value if nothing holds it any more: called when it is dropped, so that its memory is freed.
+    pub(crate) fn end_meeting(&self) {
+        let mut place = self.0.meeting.lock();
+        // Another one may have begun.
+        place.take_if(|meeting| meeting.strong_count() == 0);
+    }
+
     /// Whether it is the root of its volume.
     pub(crate) fn is_root(&self) -> bool {
         self.number() == ROOT
@@ -2572,7 +2600,7 @@ impl VolumeNode {
             kind::SYMBOLIC_LINK => FileKind::SymbolicLink,
             0o020_000 => FileKind::CharacterDevice,
             0o060_000 => FileKind::BlockDevice,
-            0o140_000 => FileKind::Socket,
+            kind::SOCKET => FileKind::Socket,
             _ => FileKind::Fifo,
         }
     }

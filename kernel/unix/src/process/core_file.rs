@@ -330,6 +330,7 @@ impl Process {
                 return Err(Errno::EROFS);
             }
             Opened::Stored(file, mount) => Box::new(Stored::new(file, mount)?),
+            Opened::OnVolume { node, .. } if node.kind() != FileKind::Regular => return Err(Errno::EINVAL),
             Opened::OnVolume { node, mount, is_cut } => {
                 VolumeFile::open(node, mount, Access::Write, 0, is_cut, &self.account)?
             }

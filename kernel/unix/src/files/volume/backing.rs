@@ -5,8 +5,8 @@
 use abi_unix::Errno;
 use alloc::vec::Vec;
 use ext4::{
-    Access, AttributeMode, Attributes, Change, Entry, FileRun, ListingPlace, NewFile, Replacement, Unlinked, Usage,
-    Volume,
+    Access, AttributeMode, Attributes, Change, Entry, FileRun, ListingPlace, NewFile, Replacement, Special, Unlinked,
+    Usage, Volume,
 };
 use filesystem::Writes;
 
@@ -49,7 +49,7 @@ impl<W: WaitsOnStack> Backing<'_, W> {
         fn attributes(inode: u32) -> Attributes;
         fn look_up(directory: u32, name: &[u8]) -> Option<Attributes>;
         fn create(directory: u32, name: &[u8], file: NewFile) -> Attributes;
-        fn make_socket(directory: u32, name: &[u8], file: NewFile) -> Attributes;
+        fn make_special(directory: u32, name: &[u8], special: Special, file: NewFile) -> Attributes;
         fn make_directory(directory: u32, name: &[u8], file: NewFile) -> Attributes;
         fn make_symbolic_link(directory: u32, name: &[u8], target: &[u8], owner: (u32, u32)) -> Attributes;
         fn link(inode: u32, directory: u32, name: &[u8]) -> Attributes;

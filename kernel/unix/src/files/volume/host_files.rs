@@ -23,7 +23,9 @@
 use abi_unix::Errno;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use ext4::{Access, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Stamp, Unlinked, Usage, kind};
+use ext4::{
+    Access, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Special, Stamp, Unlinked, Usage, kind,
+};
 use filesystem::Writes;
 use shared_folder::{Channel, ChannelFailed, Error, Folder, Held, Opening};
 use tables::Ordered;
@@ -424,9 +426,16 @@ impl<'a, W: WaitsOnStack> HostFiles<'a, W> {
         made
     }
 
-    pub(super) fn make_socket(&mut self, directory: u32, name: &[u8], new: NewFile) -> Result<Attributes, Errno> {
+    pub(super) fn make_special(
+        &mut self,
+        directory: u32,
+        name: &[u8],
+        special: Special,
+        new: NewFile,
+    ) -> Result<Attributes, Errno> {
         self.require_changes()?;
-        let (at, mode) = (file_of(&self.files, directory)?, u32::from(kind::SOCKET | new.permissions));
+        let kind = if special == Special::Fifo { kind::FIFO } else { kind::SOCKET };
+        let (at, mode) = (file_of(&self.files, directory)?, u32::from(kind | new.permissions));
         self.folder.make_node(&at.held, name, mode, new.owner.1).map_err(errno_of)?;
         self.made(directory, name)
     }
