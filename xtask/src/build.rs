@@ -328,6 +328,16 @@ pub fn efi_loader(workspace: &Workspace, toolchain: &Toolchain, progress: &Progr
     Ok(output)
 }
 
+/// Returns the kernels that are suites themselves, for a machine or for the usual ones.
+pub fn packages_of_suites<'a>(workspace: &'a Workspace, machine: Option<&str>) -> impl Iterator<Item = &'a Crate> {
+    workspace.packages.iter().filter(move |package| {
+        package.name != KERNEL
+            && package.name != MICROKERNEL
+            && package.cops().is_some_and(|cops| cops.rank == "kernel" && cops.machine.as_deref() == machine)
+            && package.programs().count() > 0
+    })
+}
+
 /// Builds the kernels that are suites of tests themselves: programs of rank `kernel` that are not the kernel.
 ///
 /// # Errors
@@ -340,13 +350,7 @@ pub fn suites(
     machine: Option<&str>,
 ) -> Result<Vec<(String, PathBuf)>> {
     let builder = Builder { workspace, toolchain, progress };
-    let is_suite = |package: &&Crate| {
-        package.name != KERNEL
-            && package.name != MICROKERNEL
-            && package.cops().is_some_and(|cops| cops.rank == "kernel" && cops.machine.as_deref() == machine)
-            && package.programs().count() > 0
-    };
-    let packages: Vec<_> = workspace.packages.iter().filter(is_suite).collect();
+    let packages: Vec<_> = packages_of_suites(workspace, machine).collect();
     if packages.is_empty() {
         return Ok(Vec::new());
     }

@@ -571,8 +571,8 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
         } else {
             parts.push(system)
         }
-        // These have no names to choose from.
-        for (name, kernel) in kernels.iter().filter(|_| arguments.filter.is_none()) {
+        // Their tests have no names to choose from.
+        for (name, kernel) in kernels.iter().filter(|(name, _)| has_name(arguments.filter.as_deref(), name)) {
             let kernel = kernel.clone();
             partial.push(boots.part(name, move |boots, log, show| boots.suite(log, &kernel, String::new(), show)));
         }
@@ -1168,6 +1168,11 @@ fn is_meant(filter: Option<&str>, part: &str) -> bool {
     filter.is_none_or(|filter| part.contains(&filter.replace('-', " ")))
 }
 
+/// Returns whether a kernel that is a suite runs: if there is no filter, or the filter is in its name.
+fn has_name(filter: Option<&str>, suite: &str) -> bool {
+    filter.is_none_or(|filter| suite.contains(filter))
+}
+
 /// Returns why one of these parts cannot run on a board, if it cannot.
 fn unsuited(board: &Board, part: &str) -> Option<String> {
     let lacks = |part| board.lacks.contains(&part);
@@ -1397,7 +1402,10 @@ impl<'a> Boots<'a> {
         let lacking = self.context.board.lacks.iter().flat_map(|part| ["--lacks", part.name()]).map(String::from);
         let command_line = command_line(PROGRAM, &lacking.chain(names.iter().cloned()).collect::<Vec<_>>())?;
         Ok(self.part(&name, move |boots, log, show| {
-            chosen(boots.suite(log, &boots.products.kernel, command_line, show)?, &names)
+            let suites =
+                build::packages_of_suites(&boots.context.workspace, None).flat_map(|package| package.programs());
+            let suites: Vec<_> = suites.map(|program| &*program.name).collect();
+            chosen(boots.suite(log, &boots.products.kernel, command_line, show)?, &names, &suites)
         }))
     }
 }
@@ -2260,9 +2268,10 @@ fn follow(guest: &mut Guest, show: Show) -> Found {
     Ok((counted, failures))
 }
 
-/// Fails if no test and no part has one of these in its name.
-fn chosen(found: (Tally, Vec<String>), names: &[String]) -> Found {
+/// Fails if no test, no part and no kernel that is a suite has one of these in its name.
+fn chosen(found: (Tally, Vec<String>), names: &[String], suites: &[&str]) -> Found {
     let others = COUNTED.into_iter().any(|test| names.iter().any(|name| test.contains(name)))
+        || suites.iter().any(|suite| names.iter().any(|name| has_name(Some(name), suite)))
         || PARTS.into_iter().any(|part| names.iter().any(|name| is_meant(Some(name), part)));
     if found.0 == Tally::default() && !others {
         bail!("no test's name contains `{}`", names.join("` or `"));
@@ -2294,6 +2303,15 @@ mod tests {
         assert!(is_meant(Some("failing-allocations"), FAILING_ALLOCATIONS));
         assert!(is_meant(Some("failing"), FAILING_ALLOCATIONS));
         assert!(!is_meant(Some("allocation::"), FAILING_ALLOCATIONS));
+    }
+
+    #[test]
+    fn a_kernel_that_is_a_suite_is_chosen_by_its_name() {
+        assert!(has_name(None, "hal-smoke") && has_name(Some("hal-smoke"), "hal-smoke"));
+        assert!(!has_name(Some("pipe"), "hal-smoke"));
+        let found = || (Tally::default(), Vec::new());
+        assert!(chosen(found(), &["hal-smoke".into()], &["hal-smoke"]).is_ok());
+        assert!(chosen(found(), &["hal-smoke".into()], &[]).is_err());
     }
 
     #[test]

@@ -145,7 +145,7 @@ const REASONS: &[(&str, &str, &str, &str)] = &[
         "adaptive_vs_sync_1",
         "",
         "With one invocation in flight both ways make the same system call, of which 98 % is the kernel's; the rest of the \
-         adaptive way is the coroutine (two thirds), arguments in its frame, and a choice of six instructions.",
+         adaptive way is the coroutine (two thirds), the outcome in its frame, and a choice of six instructions.",
     ),
     (
         "cycles",

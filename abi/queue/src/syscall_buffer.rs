@@ -1,9 +1,20 @@
 //! The SyscallBuffer, through which a thread of the microkernel invokes capabilities without a kernel entry for each.
 //!
-//! The memory is the thread's own, one or several pages that it registers together with a notification. A header, a
-//! ring of requests, and a ring of responses of the same capacity, a power of two between [`SMALLEST_CAPACITY`] and
+//! The memory is the thread's own, one or several pages that it registers together with a notification: a header, and
+//! rings of requests and of responses with the same capacity, a power of two between [`SMALLEST_CAPACITY`] and
 //! [`LARGEST_CAPACITY`]. The thread produces requests and consumes responses, the kernel's handler does the opposite.
 //! All indexes only grow and wrap at 2^64. The `ring` crate has the algorithm, with the reason for each memory order.
+//!
+//! **Heads and rests.** An entry has a head, with the words that nearly all entries have, and a rest. All heads lie
+//! beside each other, because both sides of a ring fetch every entry that the other side has written:
+//!
+//! ```text
+//!   header | heads of requests | heads of responses | rests of requests | rests of responses
+//!   256 B    64 B each           16 B each            64 B each           64 B each (48 used)
+//! ```
+//!
+//! So a request with one capability and up to four words is one line of a cache, and four plain answers are another.
+//! With whole entries of 128 and 64 bytes, 64 invocations in flight would take 12 KiB instead of 5.
 //!
 //! **The two flags.** `handler` is the state of the kernel's side: while it is [`AWAKE`] it looks at the requests again
 //! before it sleeps; once it is [`SLEEPING`] it has to be called (`WakeSyscallHandler`). `receiver` is the state of the
@@ -33,40 +44,68 @@ pub const REQUESTS_OFFSET: usize = 256;
 
 /// Words of a request.
 pub const REQUEST_WORDS: usize = 16;
-/// Bytes of a request.
-pub const REQUEST_SIZE: usize = REQUEST_WORDS * 8;
+/// Words in the head of a request.
+pub const REQUEST_HEAD_WORDS: usize = 8;
 /// Words of a response.
 pub const RESPONSE_WORDS: usize = 8;
-/// Bytes of a response.
-pub const RESPONSE_SIZE: usize = RESPONSE_WORDS * 8;
+/// Words in the head of a response: the cid, and the word that describes the answer.
+pub const RESPONSE_HEAD_WORDS: usize = 2;
+/// Bytes of each part of an entry.
+const REQUEST_HEAD_SIZE: usize = REQUEST_HEAD_WORDS * 8;
+const RESPONSE_HEAD_SIZE: usize = RESPONSE_HEAD_WORDS * 8;
+const REST_SIZE: usize = 64;
 /// Words of the message in a request.
 pub const ARGUMENTS: usize = 8;
 /// Capabilities in a request.
 pub const CAPABILITIES: usize = 3;
 /// Words of the message in a response.
 pub const RESULTS: usize = 6;
-/// Word of a request at which its message begins, behind the cid, the capability and the word that describes it.
-pub const FIRST_ARGUMENT: usize = 3;
-/// Word of a request at which the capabilities of its message begin.
-pub const FIRST_CAPABILITY: usize = FIRST_ARGUMENT + ARGUMENTS;
+/// Word of a request at which its message begins, behind the cid, the invoked capability, the word that describes the
+/// message, and its first capability.
+pub const FIRST_ARGUMENT: usize = 4;
 /// Maximum number of frames of a buffer, all of the same size.
 pub const MAXIMUM_FRAMES: usize = 8;
 
-/// Returns the offset of the request at this place.
+/// Returns the word of a request that has a capability of its message.
 #[inline(always)]
-pub const fn request_offset(place: usize) -> usize {
-    REQUESTS_OFFSET + place * REQUEST_SIZE
+pub const fn capability_word(index: usize) -> usize {
+    match index {
+        0 => FIRST_ARGUMENT - 1,
+        _ => FIRST_ARGUMENT + ARGUMENTS - 1 + index,
+    }
 }
 
-/// Returns the offset of the response at this place in a buffer of this capacity.
+/// Returns the offset of a word of the request at this place in a buffer of this capacity. The words of a head follow
+/// each other, and those of a rest.
 #[inline(always)]
-pub const fn response_offset(capacity: usize, place: usize) -> usize {
-    request_offset(capacity) + place * RESPONSE_SIZE
+pub const fn request_word(capacity: usize, place: usize, word: usize) -> usize {
+    match word {
+        0..REQUEST_HEAD_WORDS => REQUESTS_OFFSET + place * REQUEST_HEAD_SIZE + 8 * word,
+        _ => rests(capacity) + place * REST_SIZE + 8 * (word - REQUEST_HEAD_WORDS),
+    }
+}
+
+/// Returns the offset of a word of the response at this place in a buffer of this capacity. The words of a head follow
+/// each other, and those of a rest.
+#[inline(always)]
+pub const fn response_word(capacity: usize, place: usize, word: usize) -> usize {
+    match word {
+        0..RESPONSE_HEAD_WORDS => {
+            REQUESTS_OFFSET + capacity * REQUEST_HEAD_SIZE + place * RESPONSE_HEAD_SIZE + 8 * word
+        }
+        _ => rests(capacity) + (capacity + place) * REST_SIZE + 8 * (word - RESPONSE_HEAD_WORDS),
+    }
+}
+
+/// Returns the offset of the rests of all entries, first those of requests.
+#[inline(always)]
+const fn rests(capacity: usize) -> usize {
+    REQUESTS_OFFSET + capacity * (REQUEST_HEAD_SIZE + RESPONSE_HEAD_SIZE)
 }
 
 /// Returns the bytes of a buffer of this capacity.
 pub const fn size(capacity: usize) -> usize {
-    response_offset(capacity, capacity)
+    rests(capacity) + 2 * capacity * REST_SIZE
 }
 
 /// A request as plain values: a message to a capability.
@@ -91,13 +130,13 @@ impl SyscallRequest {
     pub const fn to_words(self) -> [u64; REQUEST_WORDS] {
         let [a0, a1, a2, a3, a4, a5, a6, a7] = self.arguments;
         let [c0, c1, c2] = self.capabilities;
-        [self.cid, self.capability, self.information, a0, a1, a2, a3, a4, a5, a6, a7, c0, c1, c2, 0, 0]
+        [self.cid, self.capability, self.information, c0, a0, a1, a2, a3, a4, a5, a6, a7, c1, c2, 0, 0]
     }
 
     /// Reads the words of an entry.
     #[inline(always)]
     pub const fn from_words(words: [u64; REQUEST_WORDS]) -> SyscallRequest {
-        let [cid, capability, information, a0, a1, a2, a3, a4, a5, a6, a7, c0, c1, c2, _, _] = words;
+        let [cid, capability, information, c0, a0, a1, a2, a3, a4, a5, a6, a7, c1, c2, _, _] = words;
         SyscallRequest {
             cid,
             capability,
@@ -134,10 +173,11 @@ impl SyscallResponse {
     }
 }
 
-// No entry lies across two pages.
-const _: () =
-    assert!(crate::pages::PAGE_SIZE.is_multiple_of(REQUEST_SIZE) && REQUESTS_OFFSET.is_multiple_of(REQUEST_SIZE));
-const _: () = assert!(REQUEST_SIZE.is_multiple_of(RESPONSE_SIZE));
+// No part of an entry lies across two pages, or across two lines of a cache.
+const _: () = assert!(REQUESTS_OFFSET.is_multiple_of(64) && REQUEST_HEAD_SIZE == 64 && REST_SIZE == 64);
+const _: () = assert!(64_usize.is_multiple_of(RESPONSE_HEAD_SIZE) && SMALLEST_CAPACITY.is_multiple_of(4));
+const _: () = assert!((REQUEST_WORDS - REQUEST_HEAD_WORDS) * 8 <= REST_SIZE);
+const _: () = assert!((RESPONSE_WORDS - RESPONSE_HEAD_WORDS) * 8 <= REST_SIZE);
 const _: () = assert!(RECEIVER_OFFSET + 8 <= REQUESTS_OFFSET);
 // The smallest buffer consists of small pages, the largest of one page of 2 MiB.
 const _: () = assert!(size(SMALLEST_CAPACITY) <= MAXIMUM_FRAMES * crate::pages::PAGE_SIZE);
@@ -148,20 +188,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_follow_each_other_without_gaps() {
+    fn words_have_a_place_of_their_own_each() {
         for capacity in [SMALLEST_CAPACITY, 128, 1024, LARGEST_CAPACITY] {
-            assert_eq!(request_offset(0), 256);
-            assert_eq!(request_offset(capacity), response_offset(capacity, 0));
-            assert_eq!(response_offset(capacity, capacity), size(capacity));
-            for place in 0..capacity {
-                let (first, last) = (request_offset(place), request_offset(place) + REQUEST_SIZE - 1);
-                assert_eq!(first / 4096, last / 4096);
-                let (first, last) =
-                    (response_offset(capacity, place), response_offset(capacity, place) + RESPONSE_SIZE - 1);
-                assert_eq!(first / 4096, last / 4096);
-            }
+            let words = (0..capacity).flat_map(|place| {
+                let request = (0..REQUEST_WORDS).map(move |word| request_word(capacity, place, word));
+                request.chain((0..RESPONSE_WORDS).map(move |word| response_word(capacity, place, word)))
+            });
+            let mut offsets: Vec<_> = words.collect();
+            assert!(offsets.iter().all(|offset| (REQUESTS_OFFSET..size(capacity)).contains(offset) && offset % 8 == 0));
+            offsets.sort_unstable();
+            offsets.dedup();
+            assert_eq!(offsets.len(), capacity * (REQUEST_WORDS + RESPONSE_WORDS));
         }
         assert_eq!([size(64).div_ceil(4096), size(128).div_ceil(4096)], [4, 7]);
+    }
+
+    #[test]
+    fn usual_entries_are_one_line_of_a_cache_at_most() {
+        let line = |offset: usize| offset / 64;
+        for place in 0..64 {
+            // To map a page takes three words and a capability.
+            let last = (FIRST_ARGUMENT + 3).max(capability_word(0));
+            assert_eq!(line(request_word(64, place, 0)), line(request_word(64, place, last)));
+            // A plain answer has no words.
+            assert_eq!(line(response_word(64, place & !3, 0)), line(response_word(64, place | 3, 1)));
+        }
+        assert_eq!([0, 1, 2].map(capability_word), [3, 12, 13]);
     }
 
     #[test]
@@ -173,7 +225,7 @@ mod tests {
             arguments: [4, 5, 6, 7, 8, 9, 10, 11],
             capabilities: [12, 13, 14],
         };
-        assert_eq!(request.to_words(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 0]);
+        assert_eq!(request.to_words(), [1, 2, 3, 12, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 0, 0]);
         assert_eq!(SyscallRequest::from_words(request.to_words()), request);
         let response = SyscallResponse { cid: 1, information: 2, results: [3, 4, 5, 6, 7, 8] };
         assert_eq!(response.to_words(), [1, 2, 3, 4, 5, 6, 7, 8]);

@@ -126,6 +126,37 @@ pub fn dropped_invocations_give_their_places_back(bench: &mut Bench<'_>) -> Outc
     Ok(())
 }
 
+pub fn requests_are_made_before_the_first_poll(bench: &mut Bench<'_>) -> Outcome {
+    const PLACES: u64 = 64;
+    const SLOTS: u64 = 100;
+    let (doorbell, calls) = calls(bench, Way::Asynchronous)?;
+    let endpoint = Slot::own(bench.allocator.object(ObjectType::Endpoint)?);
+    let first = bench.allocator.slots(SLOTS)?;
+    let slot = move |index| Slot::own(first + index);
+    let of_main = calls.clone();
+    executor::run(doorbell, async move {
+        let copy = |index| Some(slot(index).copy_from_async(&of_main, endpoint, Rights::ALL));
+        let mut copies: Vec<_> = (0..SLOTS).map(copy).collect();
+        assert_eq!(of_main.in_flight(), PLACES as usize);
+        copies.iter_mut().step_by(2).for_each(|copy| *copy = None);
+        for copy in copies.into_iter().flatten() {
+            assert_eq!(copy.await, Ok(()));
+        }
+        // A dropped one that had found no place leaves none behind.
+        for index in 0..PLACES {
+            assert_eq!(slot(index).delete_async(&of_main).await, Ok(()));
+        }
+    });
+    equal!(calls.in_flight(), 0);
+    for index in 0..SLOTS {
+        let is_filled = index >= PLACES && index % 2 == 1;
+        let expected = if is_filled { Err(Error::DeleteFirst) } else { Ok(()) };
+        equal!(slot(index).copy_from(endpoint, Rights::ALL).map_err(|failure| failure.error), expected);
+    }
+    calls.end();
+    Ok(())
+}
+
 pub fn slots_are_filled_and_emptied(bench: &mut Bench<'_>) -> Outcome {
     let (doorbell, calls) = calls(bench, Way::Asynchronous)?;
     let endpoint = Slot::own(bench.allocator.object(ObjectType::Endpoint)?);

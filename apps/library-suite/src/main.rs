@@ -108,6 +108,7 @@ const TESTS: &[Test] = tests![
     coroutines::a_signal_interrupts_a_worker_that_never_sleeps,
     asynchronous::more_coroutines_than_places_map_and_unmap,
     asynchronous::dropped_invocations_give_their_places_back,
+    asynchronous::requests_are_made_before_the_first_poll,
     asynchronous::slots_are_filled_and_emptied,
     programs::they_end_in_every_way,
     programs::memory_and_slots_of_ended_programs_are_used_again,

@@ -22,7 +22,7 @@ use sel4::mapping::{self, Window};
 use sel4::{Allocator, BootInformation, Failure, ObjectType, Result, Rights, executor, println};
 
 /// Number of times that each frame is mapped and unmapped.
-const ROUNDS: u64 = 10;
+const ROUNDS: u8 = 10;
 /// Largest number of frames, as a power of two.
 const LARGEST: u32 = 10;
 /// Least number of invocations of a measurement.
@@ -67,14 +67,17 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the requests for one frame.
-    async fn serve(&self, calls: &Calls, index: u64) -> Result<()> {
+    /// Makes the requests for one frame. All that the coroutine keeps is in one future: an `async` function would have
+    /// its arguments twice, in its caller's future and in its own.
+    fn serve(&self, calls: Arc<Calls>, index: u64) -> impl Future<Output = Result<()>> + Send + 'static {
         let (page, address) = self.page(index);
-        for _ in 0..ROUNDS {
-            page.map_async(calls, initial::ADDRESS_SPACE, address, Rights::READ_WRITE, 0).await?;
-            page.unmap_async(calls).await?;
+        async move {
+            for _ in 0..ROUNDS {
+                page.map_async(&calls, initial::ADDRESS_SPACE, address, Rights::READ_WRITE, 0).await?;
+                page.unmap_async(&calls).await?;
+            }
+            Ok(())
         }
-        Ok(())
     }
 }
 
@@ -104,8 +107,8 @@ struct Bench {
 impl Bench {
     /// Measures a way once.
     fn measure(&self, way: Way, frames: u64) -> Result<Cost> {
-        let times = self.invocations.div_ceil(2 * ROUNDS * frames);
-        let invocations = 2 * ROUNDS * frames * times;
+        let times = self.invocations.div_ceil(2 * u64::from(ROUNDS) * frames);
+        let invocations = 2 * u64::from(ROUNDS) * frames * times;
         let (begin, entries) = match way {
             Way::Synchronous => {
                 let begin = now();
@@ -123,10 +126,7 @@ impl Bench {
                 executor::run(self.doorbell, async move {
                     for _ in 0..times {
                         let handles: Vec<_> = (0..frames)
-                            .map(|index| {
-                                let (server, calls) = (server.clone(), of_main.clone());
-                                executor::spawn(Priority::DEFAULT, async move { server.serve(&calls, index).await })
-                            })
+                            .map(|index| executor::spawn(Priority::DEFAULT, server.serve(of_main.clone(), index)))
                             .collect();
                         for handle in handles {
                             handle.await.expect("it is never cancelled")?;

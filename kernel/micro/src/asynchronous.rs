@@ -31,8 +31,8 @@
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use abi_queue::syscall_buffer::{
-    self, ARGUMENTS, AWAKE, BROKEN, FIRST_ARGUMENT, FIRST_CAPABILITY, MAXIMUM_FRAMES, RECEIVER_OFFSET, REQUEST_WORDS,
-    RESPONSE_WORDS, RESULTS, SLEEPING,
+    self, ARGUMENTS, AWAKE, BROKEN, FIRST_ARGUMENT, MAXIMUM_FRAMES, RECEIVER_OFFSET, REQUEST_HEAD_WORDS, REQUEST_WORDS,
+    RESPONSE_HEAD_WORDS, RESPONSE_WORDS, RESULTS, SLEEPING, capability_word, request_word, response_word,
 };
 use abi_sel4::message::{MAXIMUM_CAPABILITIES, REGISTERS};
 use abi_sel4::{Invocation, InvocationError, MessageInfo, Operand, Rights, asynchronous};
@@ -90,15 +90,14 @@ enum Stopped {
     Gone,
 }
 
-/// The words of a request or a response in the buffer. Each word must be read only once, since the thread may change
-/// it. No entry crosses a boundary of a kilobyte.
+/// The head of an entry in the buffer, which crosses no boundary of a kilobyte.
 #[derive(Clone, Copy)]
-struct Entry {
+struct Head {
     words: Ref<Words>,
     first: usize,
 }
 
-impl Entry {
+impl Head {
     #[inline(always)]
     fn get(self, index: usize) -> u64 {
         self.words.get((self.first + index) % Words::COUNT)
@@ -107,6 +106,42 @@ impl Entry {
     #[inline(always)]
     fn set(self, index: usize, value: u64) {
         self.words.set((self.first + index) % Words::COUNT, value);
+    }
+}
+
+/// A request in the buffer. Each word must be read only once, since the thread may change it.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    head: Head,
+    buffer: &'a Buffer,
+    place: usize,
+}
+
+impl Request<'_> {
+    #[inline(always)]
+    fn get(self, word: usize) -> u64 {
+        match word {
+            0..REQUEST_HEAD_WORDS => self.head.get(word),
+            _ => self.buffer.head(request_word(self.buffer.capacity, self.place, word)).get(0),
+        }
+    }
+}
+
+/// A response in the buffer.
+#[derive(Clone, Copy)]
+struct Response<'a> {
+    head: Head,
+    buffer: &'a Buffer,
+    place: usize,
+}
+
+impl Response<'_> {
+    #[inline(always)]
+    fn set(self, word: usize, value: u64) {
+        match word {
+            0..RESPONSE_HEAD_WORDS => self.head.set(word, value),
+            _ => self.buffer.head(response_word(self.buffer.capacity, self.place, word)).set(0, value),
+        }
     }
 }
 
@@ -134,19 +169,25 @@ impl Buffer {
         (count > 0).then_some(Buffer { header, capacity, frame_bits, frames })
     }
 
-    /// Returns the kilobyte that contains an offset, and the index of the word.
+    /// Returns the words at an offset, up to the end of their kilobyte.
     #[inline(always)]
-    fn words(&self, offset: usize) -> (Ref<Words>, usize) {
+    fn head(&self, offset: usize) -> Head {
         let frame = self.frames[(offset >> self.frame_bits) % MAXIMUM_FRAMES];
         let within = offset & ((1 << self.frame_bits) - 1);
-        (frame.kilobyte((within / size_of::<Words>()) as u64), within % size_of::<Words>() / 8)
+        let words = frame.kilobyte((within / size_of::<Words>()) as u64);
+        Head { words, first: within % size_of::<Words>() / 8 }
     }
 
-    /// Returns the words of an entry at an offset.
+    /// Returns the request at a place.
     #[inline(always)]
-    fn entry(&self, offset: usize) -> Entry {
-        let (words, first) = self.words(offset);
-        Entry { words, first }
+    fn request(&self, place: usize) -> Request<'_> {
+        Request { head: self.head(request_word(self.capacity, place, 0)), buffer: self, place }
+    }
+
+    /// Returns the response at a place.
+    #[inline(always)]
+    fn response(&self, place: usize) -> Response<'_> {
+        Response { head: self.head(response_word(self.capacity, place, 0)), buffer: self, place }
     }
 
     /// Returns the state word of the kernel's side: awake, asleep or broken.
@@ -173,13 +214,12 @@ impl ring::Words<REQUEST_WORDS> for Buffer {
 
     #[inline(always)]
     fn read(&self, place: usize) -> [u64; REQUEST_WORDS] {
-        let (words, first) = self.words(syscall_buffer::request_offset(place));
-        core::array::from_fn(|index| words.get(first + index))
+        core::array::from_fn(|word| self.request(place).get(word))
     }
 
     fn write(&self, place: usize, entry: [u64; REQUEST_WORDS]) {
-        let (words, first) = self.words(syscall_buffer::request_offset(place));
-        entry.iter().enumerate().for_each(|(index, &word)| words.set(first + index, word));
+        let set = |word, value| self.head(request_word(self.capacity, place, word)).set(0, value);
+        entry.iter().enumerate().for_each(|(word, &value)| set(word, value));
     }
 }
 
@@ -195,14 +235,12 @@ impl ring::Words<RESPONSE_WORDS> for Buffer {
     }
 
     fn read(&self, place: usize) -> [u64; RESPONSE_WORDS] {
-        let (words, first) = self.words(syscall_buffer::response_offset(self.capacity, place));
-        core::array::from_fn(|index| words.get(first + index))
+        core::array::from_fn(|word| self.head(response_word(self.capacity, place, word)).get(0))
     }
 
     #[inline(always)]
     fn write(&self, place: usize, entry: [u64; RESPONSE_WORDS]) {
-        let (words, first) = self.words(syscall_buffer::response_offset(self.capacity, place));
-        entry.iter().enumerate().for_each(|(index, &word)| words.set(first + index, word));
+        entry.iter().enumerate().for_each(|(word, &value)| self.response(place).set(word, value));
     }
 }
 
@@ -582,12 +620,12 @@ impl Kernel {
         let mut row = PagingRow::of(thread);
         for _ in 0..count.min(places).min(TURN) {
             let Some(place) = requests.take_place() else { break };
-            let request = buffer.entry(syscall_buffer::request_offset(place));
+            let request = buffer.request(place);
             let (cid, information) = (request.get(0), MessageInfo(request.get(2)));
             let answer = if self.serve_page_request(&mut row, request, information) {
                 Ok(MessageInfo(0))
             } else {
-                match self.serve_any_request(thread, &mut row, request, information) {
+                match self.serve_any_request(thread, &mut row, (&buffer, place), information) {
                     Ok(answer) => answer,
                     Err(Stopped::Gone) => {
                         turn = Turn::Gone;
@@ -601,7 +639,7 @@ impl Kernel {
             };
             // There is room: only this handler posts, and the thread cannot revoke free entries.
             if let Ok(place) = responses.next_place::<RESPONSE_WORDS>(&buffer) {
-                self.answer(buffer.entry(syscall_buffer::response_offset(buffer.capacity, place)), cid, answer);
+                self.answer(&buffer, place, cid, answer);
             }
             if self.must_stop() {
                 break;
@@ -628,14 +666,14 @@ impl Kernel {
     /// Maps or unmaps a small page, if a request asks for that and can succeed; returns whether that is done. If not,
     /// nothing has changed.
     #[inline(always)]
-    fn serve_page_request(&self, row: &mut PagingRow, request: Entry, information: MessageInfo) -> bool {
+    fn serve_page_request(&self, row: &mut PagingRow, request: Request<'_>, information: MessageInfo) -> bool {
         const MAP: Option<u64> = Invocation::PageMap.label(NUMBERING);
         const UNMAP: Option<u64> = Invocation::PageUnmap.label(NUMBERING);
         let label = Some(information.label());
         if label == MAP && information.capabilities() == 1 && information.length() >= 3 {
             let page_request = PageRequest {
                 page: request.get(1),
-                space: request.get(FIRST_CAPABILITY),
+                space: request.get(capability_word(0)),
                 address: request.get(FIRST_ARGUMENT),
                 rights: request.get(FIRST_ARGUMENT + 1),
                 attributes: request.get(FIRST_ARGUMENT + 2),
@@ -652,9 +690,11 @@ impl Kernel {
         &self,
         thread: Ref<Tcb>,
         row: &mut PagingRow,
-        request: Entry,
+        (buffer, place): (&Buffer, usize),
         information: MessageInfo,
     ) -> Result<Result<MessageInfo, InvocationError>, Stopped> {
+        // Made here once more: as an argument it would be stored for each request of the other way, too.
+        let request = buffer.request(place);
         let invocation = Invocation::from_label(information.label(), NUMBERING);
         let is_paging = matches!(invocation, Some(Invocation::PageMap | Invocation::PageUnmap));
         if !is_paging {
@@ -685,7 +725,7 @@ impl Kernel {
     fn serve_request(
         &self,
         thread: Ref<Tcb>,
-        request: Entry,
+        request: Request<'_>,
         information: MessageInfo,
         invocation: Invocation,
     ) -> Result<Result<MessageInfo, InvocationError>, Preempted> {
@@ -699,7 +739,7 @@ impl Kernel {
         };
         let mut capabilities = [None; MAXIMUM_CAPABILITIES];
         for (index, place) in capabilities.iter_mut().enumerate().take(information.capabilities()) {
-            match look(request.get(FIRST_CAPABILITY + index)) {
+            match look(request.get(capability_word(index))) {
                 Ok(slot) => *place = Some(slot),
                 Err(error) => return Ok(Err(error)),
             }
@@ -727,16 +767,18 @@ impl Kernel {
 
     /// Writes a response. A plain success has no words.
     #[inline(always)]
-    fn answer(&self, response: Entry, cid: u64, answer: Result<MessageInfo, InvocationError>) {
+    fn answer(&self, buffer: &Buffer, place: usize, cid: u64, answer: Result<MessageInfo, InvocationError>) {
+        let response = buffer.response(place);
         response.set(0, cid);
         match answer {
             Ok(MessageInfo(0)) => response.set(1, 0),
-            other => self.answer_with_words(response, other),
+            other => self.answer_with_words(buffer, place, other),
         }
     }
 
     #[inline(never)]
-    fn answer_with_words(&self, response: Entry, answer: Result<MessageInfo, InvocationError>) {
+    fn answer_with_words(&self, buffer: &Buffer, place: usize, answer: Result<MessageInfo, InvocationError>) {
+        let response = buffer.response(place);
         let mut results = [0; RESULTS];
         let information = match answer {
             Ok(information) => {
@@ -766,7 +808,7 @@ fn handler_slots(thread: Ref<Tcb>) -> impl Iterator<Item = Ref<Slot>> {
 
 /// Executes a request that invokes no capability.
 #[inline(never)]
-fn write_request(request: Entry, information: MessageInfo) -> Result<MessageInfo, InvocationError> {
+fn write_request(request: Request<'_>, information: MessageInfo) -> Result<MessageInfo, InvocationError> {
     if !cfg!(feature = "debug-calls") {
         return Err(InvocationError::IllegalOperation);
     }

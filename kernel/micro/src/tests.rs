@@ -1316,9 +1316,9 @@ impl<'a> SyscallBuffer<'a> {
     }
 
     fn put(&mut self, request: SyscallRequest) {
-        let offset = syscall_buffer::request_offset(self.requests as usize % self.capacity);
-        for (index, word) in request.to_words().into_iter().enumerate() {
-            self.set(offset + index * 8, word);
+        let place = self.requests as usize % self.capacity;
+        for (word, value) in request.to_words().into_iter().enumerate() {
+            self.set(syscall_buffer::request_word(self.capacity, place, word), value);
         }
         self.requests += 1;
     }
@@ -1341,8 +1341,8 @@ impl<'a> SyscallBuffer<'a> {
         if self.get(syscall_buffer::RESPONSE_TAIL_OFFSET) == self.responses {
             return None;
         }
-        let offset = syscall_buffer::response_offset(self.capacity, self.responses as usize % self.capacity);
-        let words = core::array::from_fn(|index| self.get(offset + index * 8));
+        let place = self.responses as usize % self.capacity;
+        let words = core::array::from_fn(|word| self.get(syscall_buffer::response_word(self.capacity, place, word)));
         self.responses += 1;
         self.set(syscall_buffer::RESPONSE_HEAD_OFFSET, self.responses);
         Some(SyscallResponse::from_words(words))
@@ -1746,7 +1746,7 @@ fn a_buffer_is_checked_when_it_is_registered() {
     assert_eq!(register(100, free, 4, notification).0, 1);
     assert_eq!(range(register(64, free, 9, notification)), (4, 1, 8));
     assert_eq!(range(register(64, free, 3, notification)), (4, 4, 8), "too small");
-    assert_eq!(range(register(256, free, 8, notification)), (4, 13, 8), "never large enough");
+    assert_eq!(range(register(256, free, 8, notification)), (4, 14, 8), "never large enough");
     assert_eq!(register(64, free, 4, free).0, 2, "no notification");
     assert_eq!(register(64, free + 5, 4, notification).0, 1, "one of them is no page");
     assert_eq!(machine.call(1, Invocation::TcbRegisterAsyncSyscall, &[64, free], &[notification]).0, 7);

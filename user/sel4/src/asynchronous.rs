@@ -10,12 +10,18 @@
 //! is no other, or fewer than [`FEW`] have come together when the kernel is called, the next invocations are system
 //! calls, before memory is tried again; their number doubles with each failed try.
 //!
+//! **A request is made by the call**, not by the first poll of its future. So a future has a reference and the number
+//! of a place, three words, instead of up to eleven words of arguments: a coroutine that waits keeps its future in its
+//! block, and with many of them in flight each line of a block is fetched again for each invocation.
+//!
 //! **Order.** Requests are carried out in the order in which they were made. An invocation that is made as a system
-//! call may overtake those of other coroutines, never those of its own, which has awaited them.
+//! call may overtake those of other coroutines, never those of its own.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
@@ -64,23 +70,38 @@ impl From<Box<Failure>> for Failure {
 }
 
 /// The state of a place for a request.
-enum RequestPlace {
-    /// Free; the number of the next free place.
-    Free(Option<usize>),
-    /// Waits for its response, and then wakes this waker.
-    Waiting(Waker),
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PlaceState {
+    Free,
+    /// Waits for its response.
+    Waiting,
     /// Waits for its response, whose future was dropped.
     Abandoned,
-    /// Has its answer, with the describing word. Further words are in the place's results.
-    Answered(MessageInfo),
+    /// Has its answer, a success without words.
+    Succeeded,
+    /// Has its answer, which is in the place's results.
+    Answered,
 }
+
+/// A place for a request.
+struct RequestPlace {
+    /// Is woken by the response; none before the first poll.
+    waker: Option<Waker>,
+    state: PlaceState,
+    /// The next free place, of a free one that is not the last.
+    next: u32,
+}
+
+/// No place.
+const NONE: u32 = u32::MAX;
 
 struct CallsState {
     buffer: SyscallBuffer,
     places: Box<[RequestPlace]>,
-    /// Further words of answers that have any.
-    results: Box<[[u64; RESULTS]]>,
-    free: Option<usize>,
+    /// The answers that are no plain successes: the describing word, and further words.
+    results: Box<[(MessageInfo, [u64; RESULTS])]>,
+    /// The first free place, or [`NONE`].
+    free: u32,
     /// Coroutines that found no place, in their order, with a number for each.
     turned_away: VecDeque<(u64, Waker)>,
     /// The number of the next one.
@@ -134,13 +155,14 @@ impl Calls {
 
     fn over(buffer: SyscallBuffer, doorbell: Notification, harts: u64, way: Way) -> Calls {
         let capacity = buffer.capacity();
-        let places = (1..=capacity).map(|next| RequestPlace::Free((next < capacity).then_some(next))).collect();
-        let results = (0..capacity).map(|_| [0; RESULTS]).collect();
+        let place = |next| RequestPlace { waker: None, state: PlaceState::Free, next };
+        let places = (1..=capacity).map(|next| place(if next < capacity { next as u32 } else { NONE })).collect();
+        let results = (0..capacity).map(|_| (MessageInfo(0), [0; RESULTS])).collect();
         let state = CallsState {
             buffer,
             places,
             results,
-            free: Some(0),
+            free: 0,
             turned_away: VecDeque::new(),
             next_turned_away: 0,
             is_over: false,
@@ -212,7 +234,7 @@ impl Calls {
     ///
     /// # Cancellation
     ///
-    /// Weak. Before the first poll nothing is invoked; after it the invocation takes place, and its answer is dropped.
+    /// Weak. The invocation takes place, and its answer is dropped.
     #[inline(always)]
     pub fn invoke<const WORDS: usize, const CAPABILITIES: usize>(
         &self,
@@ -220,24 +242,56 @@ impl Calls {
         invocation: Invocation,
         words: [u64; WORDS],
         capabilities: [u64; CAPABILITIES],
-    ) -> Invoke<'_, WORDS, CAPABILITIES> {
-        let label = invocation.label(raw::numbering()).expect("every invocation that can be asynchronous has a label");
-        let information = MessageInfo::new(label, CAPABILITIES, WORDS);
-        Invoke { calls: self, target, information, words, capabilities, progress: Progress::New }
+    ) -> Invoke<'_, Answer> {
+        self.begin(target, invocation, &words, &capabilities)
     }
 
-    /// Makes a request of the kernel that is no invocation of a capability, and that cannot fail.
-    async fn tell<const WORDS: usize>(&self, information: MessageInfo, words: [u64; WORDS]) {
-        let progress = Progress::NewThroughMemory;
-        let _ = Invoke { calls: self, target: 0, information, words, capabilities: [], progress }.await;
+    /// Makes an invocation, or the request for it.
+    #[inline(always)]
+    fn begin<T: OfAnswer>(
+        &self,
+        target: u64,
+        invocation: Invocation,
+        words: &[u64],
+        capabilities: &[u64],
+    ) -> Invoke<'_, T> {
+        let label = invocation.label(raw::numbering()).expect("every invocation that can be asynchronous has a label");
+        let information = MessageInfo::new(label, capabilities.len(), words.len());
+        if self.takes_system_call() {
+            let outcome = T::by_system_call(target, information, words, capabilities);
+            return Invoke { calls: self, progress: Progress::Made(ManuallyDrop::new(outcome)) };
+        }
+        self.request((target, information), words, capabilities)
+    }
+
+    /// Makes a request.
+    #[inline(always)]
+    fn request<T>(&self, message: (u64, MessageInfo), words: &[u64], capabilities: &[u64]) -> Invoke<'_, T> {
+        let mut state = self.state.lock();
+        let progress = match state.submit(message, words, capabilities) {
+            Some(index) => {
+                self.count(&state, 1);
+                Progress::Waiting(index)
+            }
+            None => Progress::TurnedAway(ManuallyDrop::new(TurnedAway::new(message, words, capabilities))),
+        };
+        drop(state);
+        Invoke { calls: self, progress }
+    }
+
+    /// Changes the number of invocations in flight. Only a holder of the lock does, so it need not be one operation.
+    #[inline(always)]
+    fn count(&self, _: &CallsState, difference: isize) {
+        self.in_flight.store(self.in_flight().wrapping_add_signed(difference), Ordering::Relaxed);
     }
 
     /// Takes an answer with further words, and frees its place.
     #[cold]
-    fn take_results(&self, index: usize, information: MessageInfo) -> Outcome<Answer> {
+    fn take_results(&self, index: usize) -> Outcome<Answer> {
         let mut state = self.state.lock();
-        let results = state.results[index];
+        let (information, results) = state.results[index];
         state.release(index);
+        drop(state);
         result(&SyscallResponse { cid: index as u64, information: information.0, results }).map_err(Box::new)
     }
 
@@ -247,7 +301,7 @@ impl Calls {
     ///
     /// Weak. After the first poll the character is written.
     pub async fn put_char(&self, character: u8) {
-        self.tell(MessageInfo::new(asynchronous::PUT_CHAR, 0, 1), [character.into()]).await;
+        let _ = self.request::<()>((0, MessageInfo::new(asynchronous::PUT_CHAR, 0, 1)), &[character.into()], &[]).await;
     }
 
     /// Writes a text to the kernel's console. Other output may come between its parts of 64 bytes.
@@ -263,7 +317,8 @@ impl Calls {
                 whole[..bytes.len()].copy_from_slice(bytes);
                 *word = u64::from_le_bytes(whole);
             }
-            self.tell(MessageInfo::new(asynchronous::PUT_STRING, 0, part.len()), words).await;
+            let _ =
+                self.request::<()>((0, MessageInfo::new(asynchronous::PUT_STRING, 0, part.len())), &words, &[]).await;
         }
     }
 
@@ -300,22 +355,23 @@ impl CallsState {
         (target, information): (u64, MessageInfo),
         words: &[u64],
         capabilities: &[u64],
-        waker: &Waker,
     ) -> Option<usize> {
-        let index = self.free?;
+        let index = self.free as usize;
+        // The number of no place is that of none here.
+        let place = self.places.get_mut(index)?;
         // There are no more requests than places, so the ring is not full.
         self.buffer.submit_message((index as u64, target, information), words, capabilities).ok()?;
-        self.free = match core::mem::replace(&mut self.places[index], RequestPlace::Waiting(waker.clone())) {
-            RequestPlace::Free(next) => next,
-            _ => None,
-        };
+        place.state = PlaceState::Waiting;
+        self.free = place.next;
         Some(index)
     }
 
     #[inline(always)]
     fn release(&mut self, index: usize) {
-        self.places[index] = RequestPlace::Free(self.free);
-        self.free = Some(index);
+        let place = &mut self.places[index];
+        place.state = PlaceState::Free;
+        place.next = self.free;
+        self.free = index as u32;
         if let Some((_, waker)) = self.turned_away.pop_front() {
             waker.wake();
         }
@@ -330,16 +386,17 @@ impl CallsState {
             let is_there = buffer.take_with(|cid, information, rest| {
                 let index = cid as usize;
                 let Some(place) = places.get_mut(index) else { return };
-                match core::mem::replace(place, RequestPlace::Answered(information)) {
-                    RequestPlace::Waiting(waker) => {
-                        if information.0 != 0 {
-                            results[index] = rest();
-                        }
-                        waker.wake();
-                    }
-                    RequestPlace::Free(_) | RequestPlace::Abandoned | RequestPlace::Answered(_) => {
-                        abandoned = Some(index)
-                    }
+                if place.state != PlaceState::Waiting {
+                    abandoned = Some(index);
+                    return;
+                }
+                place.state = PlaceState::Succeeded;
+                if information.0 != 0 {
+                    place.state = PlaceState::Answered;
+                    results[index] = (information, rest());
+                }
+                if let Some(waker) = place.waker.take() {
+                    waker.wake();
                 }
             });
             if !is_there {
@@ -364,7 +421,7 @@ impl Calls {
     /// Takes the responses that have come; returns whether there was one.
     fn take(&self, state: &mut CallsState) -> bool {
         let came = state.take();
-        self.in_flight.fetch_sub(came, Ordering::Relaxed);
+        self.count(state, -(came as isize));
         came != 0
     }
 
@@ -418,169 +475,208 @@ impl Source for Calls {
     }
 }
 
-/// The progress of an invocation.
-#[derive(Clone, Copy)]
-enum Progress {
-    /// Not begun.
-    New,
-    /// Not begun, and no system call can make it.
-    NewThroughMemory,
+/// The progress of an invocation. Parts that must be dropped are so by [`Invoke`] alone: the compiler's own code for
+/// that would be called for each future.
+enum Progress<T> {
+    /// Was made as a system call.
+    Made(ManuallyDrop<Outcome<T>>),
     /// Over.
     Done,
     /// Waits for the answer to the request in this place.
     Waiting(usize),
-    /// No place was free; the waker with this number is called when one is.
-    TurnedAway(u64),
+    /// No place was free.
+    TurnedAway(ManuallyDrop<Box<TurnedAway>>),
 }
 
-/// The future of an invocation. Written by hand, because the arguments of an `async` function are moved once for each
-/// function that they pass through.
-#[must_use = "nothing is invoked before it is awaited"]
-pub struct Invoke<'a, const WORDS: usize, const CAPABILITIES: usize> {
+/// A request that found no place.
+struct TurnedAway {
+    /// The number of its waker, which is called when a place is free; `None` before the first poll.
+    waker: Option<u64>,
+    message: (u64, MessageInfo),
+    words: Vec<u64>,
+    capabilities: Vec<u64>,
+}
+
+impl TurnedAway {
+    #[cold]
+    #[inline(never)]
+    fn new(message: (u64, MessageInfo), words: &[u64], capabilities: &[u64]) -> Box<TurnedAway> {
+        Box::new(TurnedAway { waker: None, message, words: words.to_vec(), capabilities: capabilities.to_vec() })
+    }
+}
+
+/// The result of an invocation.
+pub trait OfAnswer: Sized + Unpin {
+    /// Makes the invocation as a system call.
+    #[doc(hidden)]
+    fn by_system_call(target: u64, information: MessageInfo, words: &[u64], capabilities: &[u64]) -> Outcome<Self>;
+
+    /// Takes what is wanted of an answer.
+    #[doc(hidden)]
+    fn of(answer: Answer) -> Self;
+}
+
+impl OfAnswer for Answer {
+    #[inline(always)]
+    fn by_system_call(target: u64, information: MessageInfo, words: &[u64], capabilities: &[u64]) -> Outcome<Answer> {
+        raw::invoke_described(target, information, words, capabilities).map_err(Box::new)
+    }
+
+    #[inline(always)]
+    fn of(answer: Answer) -> Answer {
+        answer
+    }
+}
+
+/// For invocations without a result.
+impl OfAnswer for () {
+    #[inline(always)]
+    fn by_system_call(target: u64, information: MessageInfo, words: &[u64], capabilities: &[u64]) -> Outcome<()> {
+        raw::command(target, information, words, capabilities).map_err(failed)
+    }
+
+    #[inline(always)]
+    fn of(_: Answer) {}
+}
+
+/// The future of an invocation.
+#[must_use = "the invocation takes place, but its answer is lost"]
+pub struct Invoke<'a, T> {
     calls: &'a Calls,
-    target: u64,
-    information: MessageInfo,
-    words: [u64; WORDS],
-    capabilities: [u64; CAPABILITIES],
-    progress: Progress,
+    progress: Progress<T>,
 }
 
-impl<const WORDS: usize, const CAPABILITIES: usize> Invoke<'_, WORDS, CAPABILITIES> {
-    /// Polls. `T` is the invocation's result, of a system call or of an answer.
-    #[inline(always)]
-    fn progress<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        system_call: impl FnOnce(u64, MessageInfo, &[u64], &[u64]) -> Outcome<T>,
-        of_answer: impl FnOnce(Answer) -> T,
-    ) -> Poll<Outcome<T>> {
-        match self.progress {
-            Progress::New if self.calls.takes_system_call() => {
-                self.progress = Progress::Done;
-                return Poll::Ready(system_call(self.target, self.information, &self.words, &self.capabilities));
-            }
-            Progress::Waiting(index) => return self.look(index, context, of_answer),
-            Progress::New | Progress::NewThroughMemory => {}
-            Progress::TurnedAway(number) => self.calls.forget_waker(number),
-            Progress::Done => panic!("an invocation is polled after its end"),
-        }
-        self.request(context);
-        Poll::Pending
-    }
+/// The future of an invocation without a result.
+pub type Command<'a> = Invoke<'a, ()>;
 
-    /// Makes the request, or waits for a place for it.
-    #[inline(always)]
-    fn request(&mut self, context: &mut Context<'_>) {
-        let calls = self.calls;
-        let mut state = calls.state.lock();
-        match state.submit((self.target, self.information), &self.words, &self.capabilities, context.waker()) {
-            Some(index) => {
-                calls.in_flight.fetch_add(1, Ordering::Relaxed);
-                self.progress = Progress::Waiting(index);
-            }
-            None => {
-                let number = state.next_turned_away;
-                state.next_turned_away += 1;
-                state.turned_away.push_back((number, context.waker().clone()));
-                self.progress = Progress::TurnedAway(number);
-            }
-        }
-    }
+// A coroutine that waits keeps it in its block.
+const _: () = assert!(size_of::<Command<'_>>() == 24);
 
+impl<T: OfAnswer> Invoke<'_, T> {
     /// Looks for the answer in a place.
     #[inline(always)]
-    fn look<T>(
-        &mut self,
-        index: usize,
-        context: &mut Context<'_>,
-        of_answer: impl FnOnce(Answer) -> T,
-    ) -> Poll<Outcome<T>> {
+    fn look(&mut self, index: usize, context: &mut Context<'_>) -> Poll<Outcome<T>> {
         let calls = self.calls;
         let mut state = calls.state.lock();
-        match &mut state.places[index] {
-            RequestPlace::Waiting(waker) => {
-                waker.clone_from(context.waker());
+        let place = &mut state.places[index];
+        match place.state {
+            PlaceState::Succeeded => {
+                self.progress = Progress::Done;
+                state.release(index);
+                Poll::Ready(Ok(T::of(Answer { length: 0, registers: [0; 4] })))
+            }
+            PlaceState::Answered => {
+                self.progress = Progress::Done;
+                drop(state);
+                Poll::Ready(calls.take_results(index).map(T::of))
+            }
+            PlaceState::Free | PlaceState::Waiting | PlaceState::Abandoned => {
+                match &mut place.waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    none => *none = Some(context.waker().clone()),
+                }
                 Poll::Pending
             }
-            RequestPlace::Answered(information) => {
-                let information = *information;
-                self.progress = Progress::Done;
-                if information.0 == 0 {
-                    state.release(index);
-                    return Poll::Ready(Ok(of_answer(Answer { length: 0, registers: [0; 4] })));
-                }
-                drop(state);
-                Poll::Ready(calls.take_results(index, information).map(of_answer))
+        }
+    }
+
+    /// Polls an invocation that waits for no answer.
+    #[inline(always)]
+    fn look_for_place(&mut self, context: &mut Context<'_>) -> Poll<Outcome<T>> {
+        match core::mem::replace(&mut self.progress, Progress::Done) {
+            Progress::Made(outcome) => Poll::Ready(ManuallyDrop::into_inner(outcome)),
+            Progress::TurnedAway(request) => {
+                self.progress = self.calls.try_again(ManuallyDrop::into_inner(request), context);
+                Poll::Pending
             }
-            RequestPlace::Free(_) | RequestPlace::Abandoned => unreachable!("the place is this request's"),
+            Progress::Waiting(_) | Progress::Done => panic!("an invocation is polled after its end"),
         }
     }
 }
 
-impl<const WORDS: usize, const CAPABILITIES: usize> Future for Invoke<'_, WORDS, CAPABILITIES> {
-    type Output = Outcome<Answer>;
+impl<T: OfAnswer> Future for Invoke<'_, T> {
+    type Output = Outcome<T>;
 
     #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<Answer>> {
-        let call = |target, information, words: &[u64], capabilities: &[u64]| {
-            raw::invoke_described(target, information, words, capabilities).map_err(Box::new)
-        };
-        self.progress(context, call, |answer| answer)
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<T>> {
+        match self.progress {
+            Progress::Waiting(index) => self.look(index, context),
+            _ => self.look_for_place(context),
+        }
     }
 }
 
-impl<const WORDS: usize, const CAPABILITIES: usize> Drop for Invoke<'_, WORDS, CAPABILITIES> {
+impl<T> Invoke<'_, T> {
+    /// Drops an invocation that is not over.
+    #[cold]
+    #[inline(never)]
+    fn abandon(&mut self) {
+        match core::mem::replace(&mut self.progress, Progress::Done) {
+            Progress::Waiting(index) => self.calls.abandon(index),
+            Progress::TurnedAway(request) => self.calls.give_up(ManuallyDrop::into_inner(request)),
+            Progress::Made(outcome) => drop(ManuallyDrop::into_inner(outcome)),
+            Progress::Done => {}
+        }
+    }
+}
+
+impl<T> Drop for Invoke<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if matches!(self.progress, Progress::Waiting(_) | Progress::TurnedAway(_)) {
-            self.calls.abandon(self.progress);
+        if !matches!(self.progress, Progress::Done) {
+            self.abandon();
         }
     }
 }
 
 impl Calls {
-    /// Removes the waker of an invocation that found no place.
+    /// Makes a request that had found no place, or waits for one.
     #[cold]
-    fn forget_waker(&self, turned_away: u64) {
-        self.state.lock().turned_away.retain(|(number, _)| *number != turned_away);
-    }
-
-    /// Abandons an invocation whose future is dropped.
-    #[cold]
-    fn abandon(&self, progress: Progress) {
+    #[inline(never)]
+    fn try_again<T>(&self, mut request: Box<TurnedAway>, context: &mut Context<'_>) -> Progress<T> {
         let mut state = self.state.lock();
-        match progress {
-            Progress::Waiting(index) => match state.places[index] {
-                RequestPlace::Answered(_) => state.release(index),
-                _ => state.places[index] = RequestPlace::Abandoned,
-            },
-            Progress::TurnedAway(turned_away) => {
-                state.turned_away.retain(|(number, _)| *number != turned_away);
-                // It may have been woken for a place that another invocation waits for too.
-                if state.free.is_some()
-                    && let Some((_, next)) = state.turned_away.pop_front()
-                {
-                    next.wake();
-                }
+        if let Some(number) = request.waker {
+            state.turned_away.retain(|(other, _)| *other != number);
+        }
+        match state.submit(request.message, &request.words, &request.capabilities) {
+            Some(index) => {
+                self.count(&state, 1);
+                state.places[index].waker = Some(context.waker().clone());
+                Progress::Waiting(index)
             }
-            Progress::New | Progress::NewThroughMemory | Progress::Done => {}
+            None => {
+                let number = state.next_turned_away;
+                state.next_turned_away += 1;
+                state.turned_away.push_back((number, context.waker().clone()));
+                request.waker = Some(number);
+                Progress::TurnedAway(ManuallyDrop::new(request))
+            }
         }
     }
-}
 
-/// The future of an invocation without a result.
-#[must_use = "nothing is invoked before it is awaited"]
-pub struct Command<'a, const WORDS: usize, const CAPABILITIES: usize>(Invoke<'a, WORDS, CAPABILITIES>);
+    /// Abandons the invocation in a place, whose future is dropped.
+    #[cold]
+    fn abandon(&self, index: usize) {
+        let mut state = self.state.lock();
+        state.places[index].waker = None;
+        match state.places[index].state {
+            PlaceState::Succeeded | PlaceState::Answered => state.release(index),
+            _ => state.places[index].state = PlaceState::Abandoned,
+        }
+    }
 
-impl<const WORDS: usize, const CAPABILITIES: usize> Future for Command<'_, WORDS, CAPABILITIES> {
-    type Output = Outcome<()>;
-
-    #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<()>> {
-        let call = |target, information, words: &[u64], capabilities: &[u64]| {
-            raw::command(target, information, words, capabilities).map_err(failed)
-        };
-        self.0.progress(context, call, drop)
+    /// Gives up a request that found no place, and whose future is dropped.
+    #[cold]
+    fn give_up(&self, request: Box<TurnedAway>) {
+        let mut state = self.state.lock();
+        let Some(number) = request.waker else { return };
+        state.turned_away.retain(|(other, _)| *other != number);
+        // It may have been woken for a place that another invocation waits for too.
+        if state.free != NONE
+            && let Some((_, next)) = state.turned_away.pop_front()
+        {
+            next.wake();
+        }
     }
 }
 
@@ -588,10 +684,6 @@ impl<const WORDS: usize, const CAPABILITIES: usize> Future for Command<'_, WORDS
 #[inline(never)]
 fn failed(delivered: raw::Delivered) -> Box<Failure> {
     Box::new(raw::failure(delivered))
-}
-
-macro_rules! count {
-    ($($part:expr),*) => { <[&str]>::len(&[$(stringify!($part)),*]) };
 }
 
 macro_rules! asynchronous {
@@ -611,11 +703,9 @@ macro_rules! asynchronous {
             /// Weak, as [`Calls::invoke`].
             #[doc(alias = $corresponding)]
             #[inline(always)]
-            pub fn $name(self, calls: &Calls $(, $argument: $type)*)
-                -> Command<'_, { count!($($word),*) }, { count!($($capability),*) }>
-            {
+            pub fn $name(self, calls: &Calls $(, $argument: $type)*) -> Command<'_> {
                 let $own = self;
-                Command(calls.invoke($target, Invocation::$invocation, [$($word),*], [$($capability),*]))
+                calls.begin($target, Invocation::$invocation, &[$($word),*], &[$($capability),*])
             }
         }
     )*};

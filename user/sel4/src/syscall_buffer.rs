@@ -11,9 +11,9 @@
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use abi_queue::syscall_buffer::{
-    ARGUMENTS, AWAKE, CAPABILITIES, FIRST_ARGUMENT, FIRST_CAPABILITY, HANDLER_OFFSET, RECEIVER_OFFSET,
-    REQUEST_HEAD_OFFSET, REQUEST_TAIL_OFFSET, REQUEST_WORDS, RESPONSE_HEAD_OFFSET, RESPONSE_TAIL_OFFSET,
-    RESPONSE_WORDS, RESULTS, SLEEPING, request_offset, response_offset, size,
+    ARGUMENTS, AWAKE, CAPABILITIES, FIRST_ARGUMENT, HANDLER_OFFSET, RECEIVER_OFFSET, REQUEST_HEAD_OFFSET,
+    REQUEST_HEAD_WORDS, REQUEST_TAIL_OFFSET, REQUEST_WORDS, RESPONSE_HEAD_OFFSET, RESPONSE_HEAD_WORDS,
+    RESPONSE_TAIL_OFFSET, RESPONSE_WORDS, RESULTS, SLEEPING, capability_word, request_word, response_word, size,
 };
 use abi_queue::{SyscallRequest, SyscallResponse};
 use abi_sel4::object::PAGE_BITS;
@@ -39,6 +39,18 @@ impl Memory {
     fn word(&self, offset: usize) -> &'static AtomicU64 {
         &self.words[offset / 8]
     }
+
+    /// Returns the head of the request at a place.
+    #[inline(always)]
+    fn request_head(&self, place: usize) -> &'static [AtomicU64] {
+        &self.words[request_word(self.capacity, place, 0) / 8..][..REQUEST_HEAD_WORDS]
+    }
+
+    /// Returns the head of the response at a place.
+    #[inline(always)]
+    fn response_head(&self, place: usize) -> &'static [AtomicU64] {
+        &self.words[response_word(self.capacity, place, 0) / 8..][..RESPONSE_HEAD_WORDS]
+    }
 }
 
 impl ring::Words<REQUEST_WORDS> for Memory {
@@ -53,14 +65,13 @@ impl ring::Words<REQUEST_WORDS> for Memory {
     }
 
     fn read(&self, place: usize) -> [u64; REQUEST_WORDS] {
-        let words = &self.words[request_offset(place) / 8..][..REQUEST_WORDS];
-        core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+        core::array::from_fn(|word| self.word(request_word(self.capacity, place, word)).load(Ordering::Relaxed))
     }
 
     #[inline(always)]
     fn write(&self, place: usize, entry: [u64; REQUEST_WORDS]) {
-        let words = &self.words[request_offset(place) / 8..][..REQUEST_WORDS];
-        words.iter().zip(entry).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        let store = |word, value| self.word(request_word(self.capacity, place, word)).store(value, Ordering::Relaxed);
+        entry.into_iter().enumerate().for_each(|(word, value)| store(word, value));
     }
 }
 
@@ -77,13 +88,12 @@ impl ring::Words<RESPONSE_WORDS> for Memory {
 
     #[inline(always)]
     fn read(&self, place: usize) -> [u64; RESPONSE_WORDS] {
-        let words = &self.words[response_offset(self.capacity, place) / 8..][..RESPONSE_WORDS];
-        core::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+        core::array::from_fn(|word| self.word(response_word(self.capacity, place, word)).load(Ordering::Relaxed))
     }
 
     fn write(&self, place: usize, entry: [u64; RESPONSE_WORDS]) {
-        let words = &self.words[response_offset(self.capacity, place) / 8..][..RESPONSE_WORDS];
-        words.iter().zip(entry).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        let store = |word, value| self.word(response_word(self.capacity, place, word)).store(value, Ordering::Relaxed);
+        entry.into_iter().enumerate().for_each(|(word, value)| store(word, value));
     }
 }
 
@@ -184,13 +194,19 @@ impl SyscallBuffer {
     ) -> core::result::Result<(), Full> {
         assert!(words.len() <= ARGUMENTS && capabilities.len() <= CAPABILITIES, "the message of a request is too long");
         let place = self.requests.next_place::<REQUEST_WORDS>(&self.memory)?;
-        let entry = &self.memory.words[request_offset(place) / 8..][..REQUEST_WORDS];
-        let write = |index: usize, value: u64| entry[index].store(value, Ordering::Relaxed);
+        let head = self.memory.request_head(place);
+        let write = |word: usize, value: u64| match head.get(word) {
+            Some(place) => place.store(value, Ordering::Relaxed),
+            None => {
+                let offset = request_word(self.memory.capacity, place, word);
+                self.memory.word(offset).store(value, Ordering::Relaxed);
+            }
+        };
         write(0, cid);
         write(1, target);
         write(2, information.0);
         words.iter().enumerate().for_each(|(index, &word)| write(FIRST_ARGUMENT + index, word));
-        capabilities.iter().enumerate().for_each(|(index, &word)| write(FIRST_CAPABILITY + index, word));
+        capabilities.iter().enumerate().for_each(|(index, &word)| write(capability_word(index), word));
         Ok(())
     }
 
@@ -239,9 +255,12 @@ impl SyscallBuffer {
         let Some(place) = trusting::peek_place::<RESPONSE_WORDS>(&self.memory, self.memory.capacity) else {
             return false;
         };
-        let entry = &self.memory.words[response_offset(self.memory.capacity, place) / 8..][..RESPONSE_WORDS];
-        let word = |index: usize| entry[index].load(Ordering::Relaxed);
-        look(word(0), MessageInfo(word(1)), &|| core::array::from_fn(|index| word(2 + index)));
+        let head = self.memory.response_head(place);
+        let word = |index: usize| head[index].load(Ordering::Relaxed);
+        let memory = &self.memory;
+        let result = |index| memory.word(response_word(memory.capacity, place, RESPONSE_HEAD_WORDS + index));
+        let results = || core::array::from_fn(|index| result(index).load(Ordering::Relaxed));
+        look(word(0), MessageInfo(word(1)), &results);
         trusting::advance::<RESPONSE_WORDS>(&self.memory, 1);
         true
     }

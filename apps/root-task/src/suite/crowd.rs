@@ -7,8 +7,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
+use abi_queue::syscall_buffer::{FIRST_ARGUMENT, capability_word, request_word, size};
 use abi_queue::syscall_buffer::{REQUEST_HEAD_OFFSET, REQUEST_TAIL_OFFSET, RESPONSE_HEAD_OFFSET, RESPONSE_TAIL_OFFSET};
-use abi_queue::syscall_buffer::{request_offset, size};
 use sel4::abi::{CapabilityTag, Invocation, MessageInfo, SlotRegion, SystemCall};
 use sel4::allocator::Slots;
 use sel4::capability::{AsidPool, CNode, Endpoint, Notification, Page, PageTable, Slot, Thread, Untyped, initial};
@@ -683,12 +683,12 @@ impl Attempt {
 
     /// Writes the request with this number.
     fn request(&self, queue: u64, number: u64) {
-        let place = queue + request_offset((number % 64) as usize) as u64;
-        write(place, number);
-        write(place + 8, self.target);
-        write(place + 16, self.information());
-        self.words.iter().enumerate().for_each(|(index, &word)| write(place + 24 + 8 * index as u64, word));
-        write(place + 88, self.capabilities[0]);
+        let set = |word, value| write(queue + request_word(64, (number % 64) as usize, word) as u64, value);
+        set(0, number);
+        set(1, self.target);
+        set(2, self.information());
+        self.words.iter().enumerate().for_each(|(index, &word)| set(FIRST_ARGUMENT + index, word));
+        set(capability_word(0), self.capabilities[0]);
     }
 }
 
