@@ -169,13 +169,6 @@ const REASONS: &[(&str, &str, &str, &str)] = &[
          few coroutines it is met.",
     ),
     (
-        "cycles",
-        "micro_async_64_cycles",
-        "",
-        "A call in flight has a coroutine of about four lines of the cache, a request of two and an answer of one; those of \
-         64 exceed its 256 lines, so program and kernel fetch them again, which takes more cycles than a trap.",
-    ),
-    (
         "matrix-models",
         "kcuc_vs_linux-epoll_instructions_15x15",
         "",

@@ -613,7 +613,10 @@ impl<T> Invoke<'_, T> {
     fn abandon(&mut self) {
         match core::mem::replace(&mut self.progress, Progress::Done) {
             Progress::Waiting(index) => self.calls.abandon(index),
-            Progress::TurnedAway(request) => self.calls.give_up(ManuallyDrop::into_inner(request)),
+            Progress::TurnedAway(request) => {
+                let request = ManuallyDrop::into_inner(request);
+                self.calls.give_up(&request);
+            }
             Progress::Made(outcome) => drop(ManuallyDrop::into_inner(outcome)),
             Progress::Done => {}
         }
@@ -667,7 +670,7 @@ impl Calls {
 
     /// Gives up a request that found no place, and whose future is dropped.
     #[cold]
-    fn give_up(&self, request: Box<TurnedAway>) {
+    fn give_up(&self, request: &TurnedAway) {
         let mut state = self.state.lock();
         let Some(number) = request.waker else { return };
         state.turned_away.retain(|(other, _)| *other != number);
