@@ -118,6 +118,8 @@ pub struct VirtualisedState {
     pub watches: usize,
     /// For each file, the enabled identities and the pending ones, as bits.
     pub files: [(u64, u64); FILES],
+    /// The files that do not interrupt although an identity is pending, as bits.
+    unnoticed: u64,
     token: u64,
 }
 
@@ -300,6 +302,14 @@ impl Simulation {
         self.0.changed.notify_all();
     }
 
+    /// Stores as [`store`](Simulation::store) does, where the file does not interrupt until the hart next accesses it,
+    /// as an emulator may have it.
+    pub fn store_unnoticed(&self, hart: usize, file: usize, identity: u64) {
+        let state = &mut self.state().virtualised[hart];
+        state.files[file].1 |= 1 << identity;
+        state.unnoticed |= 1 << file;
+    }
+
     /// Returns a hart's part in running programs virtualised.
     pub fn virtualised(&self, hart: usize) -> VirtualisedState {
         self.state().virtualised[hart].clone()
@@ -320,7 +330,9 @@ impl State {
     /// Returns the files of a hart in which an enabled identity is pending.
     fn pending_files(&self, hart: usize) -> u64 {
         let files = self.virtualised[hart].files.iter().enumerate();
-        files.filter(|(_, (enabled, pending))| enabled & pending != 0).map(|(file, _)| 1 << file).sum()
+        let pending: u64 =
+            files.filter(|(_, (enabled, pending))| enabled & pending != 0).map(|(file, _)| 1 << file).sum();
+        pending & !self.virtualised[hart].unnoticed
     }
 
     fn pending(&self, hart: usize) -> Interrupts {
@@ -538,7 +550,10 @@ impl Virtualisation for Host {
     }
 
     fn take_guest_file(file: usize) -> u64 {
-        with_virtualised(|state| core::mem::take(&mut state.files[file].1))
+        with_virtualised(|state| {
+            state.unnoticed &= !(1 << file);
+            core::mem::take(&mut state.files[file].1)
+        })
     }
 
     fn enable_guest_file(file: usize, identities: u64) {

@@ -396,9 +396,17 @@ fn words() -> impl Iterator<Item = u64> {
     0..=IDENTITIES.load(Relaxed) as u64 / 64
 }
 
+/// The bits are written only where they change: QEMU (7.2 and some later versions) does so without regard to stores to
+/// the file at the same time, which it may lose.
 fn enable(identities: u64) {
     for word in words() {
-        write(ENABLE + 2 * word, if word == 0 { identities } else { 0 });
+        let wanted = if word == 0 { identities } else { 0 };
+        // SAFETY: as in `write`.
+        unsafe { write_csr!(csr::VSISELECT, ENABLE + 2 * word) };
+        if read_csr!(csr::VSIREG) != wanted {
+            // SAFETY: as in `write`.
+            unsafe { write_csr!(csr::VSIREG, wanted) };
+        }
     }
     write(THRESHOLD, 0);
     write(DELIVERY, 1);

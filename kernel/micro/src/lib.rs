@@ -91,6 +91,7 @@ impl Kernel {
         self.node().next_tick.set(next);
         Machine::set_timer(next);
         self.interrupt_after_tick();
+        self.look_at_watched_files();
     }
 
     /// Starts the ticks of this hart.

@@ -13,6 +13,11 @@
 //! is *watched*: it interrupts the kernel, which signals the notification. The file of a thread that does not wait is
 //! not watched, so that a store to it costs only its thread time.
 //!
+//! Each tick of the hart looks at the watched files too. QEMU (7.2 and some later versions) does not serialise a hart's
+//! accesses to its file and stores to it: if they come at the same time, the file may not interrupt although an
+//! identity is pending in it, until the next access. For the same reason enable bits are written only where they are to
+//! change, which is never so with a program that leaves them alone: QEMU might lose the identity itself.
+//!
 //! # Entering and leaving
 //!
 //! A virtualised thread's address space is never cached (SPACE-EPOCH), so the fastpath does not switch to it. Before a
@@ -160,13 +165,24 @@ impl Kernel {
         Machine::watch_guest_files(watched);
     }
 
-    /// Signals the notifications whose bits are pending in watched files of this hart.
+    /// Signals the notifications whose bits are pending in watched files of this hart, after an interrupt of these.
+    pub(crate) fn serve_files(&self) {
+        self.look_at_files(Machine::pending_guest_files());
+    }
+
+    /// Signals the notifications whose bits are pending in watched files of this hart, whether or not these interrupt.
+    #[inline]
+    pub(crate) fn look_at_watched_files(&self) {
+        if self.node().watched.get() != 0 {
+            self.look_at_files(self.node().watched.get());
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    pub(crate) fn serve_files(&self) {
-        let waiting = Machine::pending_guest_files();
+    fn look_at_files(&self, files: u64) {
         for (file, thread) in self.node().files.iter().enumerate() {
-            if waiting >> file & 1 != 0
+            if files >> file & 1 != 0
                 && let Some(thread) = thread.get()
                 && waits(thread)
                 && let Some(notification) = thread.bound.get()

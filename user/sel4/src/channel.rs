@@ -233,6 +233,18 @@ impl Rings {
         self.header[channel::CLOSED].store(1, Ordering::Release);
     }
 
+    /// Returns whether the connection is still open after a side has told in `state` that it sleeps. Otherwise the
+    /// side is awake again: the other one has closed it before it could see that, and will not ring.
+    fn stays_open(&self, state: usize) -> bool {
+        // The fence in `fall_asleep` pairs with the one in `must_ring`: either this reads the end, or the other side
+        // reads the sleep.
+        let is_open = !self.is_closed();
+        if !is_open {
+            self.header[state].store(AWAKE, Ordering::Relaxed);
+        }
+        is_open
+    }
+
     /// Wakes the other side if it sleeps; `state` is its state word.
     fn call(&self, state: usize, doorbell: &impl Doorbell) {
         if self.must_ring(state) {
@@ -563,7 +575,9 @@ impl<D: Doorbell> Source for ClientEnd<D> {
         self.call(&mut state);
         let sleeping = &self.rings.header[channel::CLIENT_STATE];
         // A broken connection reports at the next look.
-        state.failure.is_some() || state.responses.fall_asleep(&self.rings.responses(), sleeping) == Ok(true)
+        state.failure.is_some()
+            || state.responses.fall_asleep(&self.rings.responses(), sleeping) == Ok(true)
+                && self.rings.stays_open(channel::CLIENT_STATE)
     }
 
     fn wake_up(&self) {
@@ -949,7 +963,9 @@ impl<D: Doorbell> Source for ServerEnd<D> {
         let mut state = self.state.lock();
         self.call(&mut state);
         let sleeping = &self.rings.header[channel::SERVER_STATE];
-        state.failure.is_some() || state.requests.fall_asleep(&self.rings.requests(), sleeping) == Ok(true)
+        state.failure.is_some()
+            || state.requests.fall_asleep(&self.rings.requests(), sleeping) == Ok(true)
+                && self.rings.stays_open(channel::SERVER_STATE)
     }
 
     fn wake_up(&self) {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use abi_sel4::call::number;
 use abi_sel4::{Invocation, MessageInfo, ObjectType};
-use hal_api::{Access, Trap, UserContext};
+use hal_api::{Access, Machine as _, Trap, UserContext};
 use hal_host::{Simulation, VirtualisedState};
 use objects::{Capability, Ref, Tcb, ThreadState, enter_virtualised, prepare_virtualised};
 use platform::Machine as Host;
@@ -386,6 +386,32 @@ fn a_file_is_watched_exactly_while_its_owner_waits() {
     machine.machine.trap(number::NBSend as i64, thread.notification, 0, &[], &[]);
     machine.enter(thread);
     assert_eq!(machine.state().watched, 0);
+}
+
+/// An emulator may lose the interrupt of a store.
+#[test]
+fn a_tick_finds_a_store_whose_interrupt_was_lost() {
+    let simulation = Simulation::new();
+    let machine = Virtual::new(&simulation);
+    let thread = machine.thread(100);
+    let kernel = &machine.machine.kernel;
+    kernel.tick_length.set(1000);
+    kernel.start_ticks();
+    machine.resume(thread);
+    machine.enter(thread);
+    machine.wait(thread);
+    machine.enter_first();
+    let tick = || {
+        simulation.advance(kernel.node().next_tick.get() - Host::now());
+        kernel.serve_interrupts();
+    };
+    tick();
+    assert_eq!((machine.state().watched, thread.tcb.state()), (1 << 1, ThreadState::AwaitingSignal));
+    simulation.store_unnoticed(0, 1, IDENTITY);
+    assert!(platform::machine::pending().is_empty());
+    tick();
+    machine.enter(thread);
+    assert_eq!((machine.state().watched, thread.tcb.register::<10>().get()), (0, HINT));
 }
 
 /// Writing a thread's registers ends both of its handlers.

@@ -151,6 +151,34 @@ fn the_end_of_either_side_reaches_the_other() {
     assert!(server_end.is_over());
 }
 
+/// The other side sees an awake one, and does not ring.
+#[test]
+fn a_side_does_not_fall_asleep_behind_the_end() {
+    let (client, server, [_, of_server]) = pair(16);
+    let server_end = server.end.clone();
+    let mut serving = Box::pin(server.serve(next));
+    assert!(poll(&mut serving).is_pending() && !server_end.attend());
+    drop(client);
+    assert_eq!(of_server.get(), 0);
+    assert!(!server_end.fall_asleep());
+    assert_eq!(server_end.rings.header[channel::SERVER_STATE].load(Ordering::Relaxed), AWAKE);
+    assert!(server_end.attend());
+    assert_eq!(poll(&mut serving), Poll::Ready(Error::Closed));
+    assert!(server_end.fall_asleep());
+
+    let (client, server, [of_client, _]) = pair(16);
+    let client_end = client.end.clone();
+    let mut one = call(&client, 1);
+    assert!(poll(&mut one).is_pending() && !client_end.attend());
+    drop(server);
+    assert_eq!(of_client.get(), 0);
+    assert!(!client_end.fall_asleep());
+    assert_eq!(client_end.rings.header[channel::CLIENT_STATE].load(Ordering::Relaxed), AWAKE);
+    assert!(client_end.attend());
+    assert_eq!(poll(&mut one), Poll::Ready(Err(Error::Closed)));
+    assert!(client_end.fall_asleep());
+}
+
 /// A request that is answered when the test opens its door.
 type Doors = Arc<Spin<BTreeMap<u64, (bool, Option<Waker>)>>>;
 
