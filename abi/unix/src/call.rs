@@ -228,9 +228,10 @@ system_calls! {
     TruncateAt = 45 truncate(path: Path, length: Length) Never;
     /// Sets the length of an open file.
     Truncate = 46 ftruncate(descriptor: Descriptor, length: Length) Never;
-    /// Makes the pages of a range of a regular file, so that writing there needs no more memory, and extends the file
-    /// over it, unless the mode has `FALLOC_FL_KEEP_SIZE`. With `FALLOC_FL_PUNCH_HOLE` too, frees the pages of the
-    /// range instead, whose bytes become zero. `EOPNOTSUPP` for other modes. Pages that were made before an error stay.
+    /// Makes the pages of a range of a regular file, or its blocks on a volume, so that writing there needs no more
+    /// room, and extends the file over it, unless the mode has `FALLOC_FL_KEEP_SIZE`. With `FALLOC_FL_PUNCH_HOLE` too,
+    /// frees them instead, and the bytes become zero. With `FALLOC_FL_ZERO_RANGE` the bytes become zero and have their
+    /// blocks, on volumes. `EOPNOTSUPP` for other modes. Blocks that were made before an error stay.
     Allocate = 47 fallocate(descriptor: Descriptor, mode: Number, offset: Number, size: Number) Never;
     /// Checks whether a path can be accessed by the real user and group.
     Access = 48 faccessat(directory: Descriptor, path: Path, mode: Number) Never;

@@ -259,6 +259,7 @@ pub mod class {
 pub mod allocation {
     pub const KEEP_SIZE: u32 = 1;
     pub const PUNCH_HOLE: u32 = 2;
+    pub const ZERO_RANGE: u32 = 16;
 }
 
 /// Flags of `splice`, `tee` and `vmsplice`.

@@ -1,12 +1,16 @@
 //! Bytes of files, which go to their places on the device at once.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::Error;
 use crate::device::{Device, DeviceFailed};
+use crate::extents::LONGEST_UNWRITTEN;
 use crate::filesystem::Filesystem;
-use crate::inodes::Inode;
+use crate::inodes::{HAS_EXTENTS, Inode};
+use crate::maps::{EXTENTS_OF_A_STEP, MappedPiece};
 use crate::superblock::{FOR_WRITING_FEATURES_AT, LARGE_FILE};
+use crate::volume::{Growth, RangeChange};
 
 /// Size from which on a file is a large one.
 const LARGE: u64 = 1 << 31;
@@ -235,6 +239,83 @@ impl<D: Device> Filesystem<D> {
         }
         self.set_size(inode, length)?;
         Ok(true)
+    }
+
+    /// Has bytes of one block of a file be zeros, if it has some.
+    fn clear_part(&mut self, inode: &Inode, piece: MappedPiece, range: Range<u64>) -> Result<(), Error> {
+        let block = self.blocks.layout.block as u64;
+        let Some(at) = piece.at.filter(|_| !piece.is_unwritten) else { return Ok(()) };
+        let (start, within) = (range.start / block * block, range.start % block);
+        let zeros = crate::blocks::zeros((range.end - range.start) as usize)?;
+        // Behind the end there may be bytes that were written before a power cut.
+        let kept = inode.size().saturating_sub(start).min(block);
+        self.write_sectors(at * block, within, &zeros, kept)
+    }
+
+    /// Does a step of changing a part of a regular file, which is stored by the caller; returns the place from which on
+    /// it is to be done.
+    pub(crate) fn change_range(
+        &mut self,
+        inode: &mut Inode,
+        range: Range<u64>,
+        change: RangeChange,
+    ) -> Result<u64, Error> {
+        let block = self.blocks.layout.block as u64;
+        self.require_ranges(inode, &range)?;
+        let size = inode.size();
+        let end = match change {
+            // As on Linux, blocks that were reserved behind the end stay.
+            RangeChange::Punch => range.end.min(size.next_multiple_of(block)),
+            RangeChange::Reserve(_) | RangeChange::Zero(_) => range.end,
+        };
+        let mut at = range.start;
+        for _ in 0..EXTENTS_OF_A_STEP {
+            if at >= end {
+                break;
+            }
+            let (logical, behind) = ((at / block) as u32, (at / block + 1) * block);
+            let is_part = !at.is_multiple_of(block) || behind > end;
+            let wanted = if is_part { 1 } else { (end / block - at / block) as u32 };
+            let piece = self.piece(inode, logical, wanted)?;
+            let count = match (change, piece.at) {
+                (RangeChange::Reserve(_), Some(_)) | (RangeChange::Punch, None) => piece.count,
+                (RangeChange::Reserve(_) | RangeChange::Zero(_), None) => {
+                    self.reserve_hole(inode, logical, piece.count.min(wanted))?
+                }
+                (RangeChange::Zero(_) | RangeChange::Punch, Some(_)) if is_part => {
+                    self.clear_part(inode, piece, at..behind.min(end))?;
+                    1
+                }
+                (RangeChange::Zero(_), Some(_)) if piece.is_unwritten => piece.count,
+                (RangeChange::Zero(_), Some(_)) => {
+                    let count = piece.count.min(LONGEST_UNWRITTEN);
+                    self.mark_unwritten(inode, logical, count)?;
+                    count
+                }
+                (RangeChange::Punch, Some(_)) => {
+                    let count = piece.count.min(self.most_freed());
+                    self.punch_extent(inode, logical, count)?;
+                    count
+                }
+            };
+            at = ((u64::from(logical) + u64::from(count)) * block).min(end);
+            self.blocks.device().pause();
+        }
+        if let RangeChange::Reserve(Growth::Grow) | RangeChange::Zero(Growth::Grow) = change
+            && at > size
+        {
+            self.clear_behind(inode, size, at)?;
+            self.set_size(inode, at)?;
+        }
+        Ok(if at >= end { range.end } else { at })
+    }
+
+    /// Fails unless parts of a file can be changed, and it can have this one.
+    pub(crate) fn require_ranges(&self, inode: &Inode, range: &Range<u64>) -> Result<(), Error> {
+        if !inode.has(HAS_EXTENTS) {
+            return Err(Error::Unsupported);
+        }
+        if range.end > self.largest_file(inode) { Err(Error::TooLarge) } else { Ok(()) }
     }
 
     /// Sets the size of a regular file, and notes that there are large ones.

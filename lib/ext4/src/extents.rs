@@ -23,11 +23,11 @@ const ENTRY: usize = 12;
 const DEEPEST: u16 = 5;
 /// Number of blocks of the longest extent, and of the longest one without bytes.
 pub(crate) const LONGEST: u32 = 1 << 15;
-const LONGEST_UNWRITTEN: u32 = LONGEST - 1;
+pub(crate) const LONGEST_UNWRITTEN: u32 = LONGEST - 1;
 /// Number of entries for which a block has room at least: a node that is full is split into two that have some.
 const LEAST_ENTRIES: usize = 4;
 /// Number of groups whose blocks are freed at once.
-const GROUPS_AT_ONCE: u64 = 4;
+pub(crate) const GROUPS_AT_ONCE: u64 = 4;
 /// Offsets in a header: the number of entries, of those that have room, and of levels below.
 const COUNT_AT: usize = 2;
 const MOST_AT: usize = 4;
@@ -191,6 +191,17 @@ struct Path {
     owner: BlockOwner,
 }
 
+/// A part of one extent that is to be changed.
+struct ExtentPart {
+    path: Path,
+    /// The extent's place in its leaf.
+    entry: usize,
+    /// The blocks of the extent before the part, the part, and those behind it; the first and the last may be none.
+    before: Extent,
+    part: Extent,
+    rest: Extent,
+}
+
 impl Path {
     fn leaf(&self) -> &PathStep {
         &self.steps[self.depth]
@@ -296,9 +307,9 @@ impl<D: Device> Filesystem<D> {
         Ok(MappedPiece { count: (end - u64::from(logical)) as u32, at: None, is_unwritten: false })
     }
 
-    /// Gives the nodes above a leaf the number of its first entry, which has changed.
-    fn correct_firsts(&mut self, inode: &mut Inode, path: &Path, first: u32) -> Result<(), Error> {
-        for level in (0..path.depth).rev() {
+    /// Gives the nodes above one of a way the number of its first entry, which has changed.
+    fn correct_firsts(&mut self, inode: &mut Inode, path: &Path, below: usize, first: u32) -> Result<(), Error> {
+        for level in (0..below).rev() {
             let (block, entry) = (path.steps[level].block, path.steps[level].entry());
             self.put_node(inode, block, path.owner, HEADER + entry * ENTRY, &first.to_le_bytes())?;
             if entry > 0 {
@@ -376,7 +387,7 @@ impl<D: Device> Filesystem<D> {
                     let both = Extent { count: new.count + next.count, ..new };
                     self.put_node(inode, leaf.block, path.owner, place(leaf.before), &both.bytes())?;
                     if leaf.before == 0 {
-                        self.correct_firsts(inode, &path, new.first)?;
+                        self.correct_firsts(inode, &path, path.depth, new.first)?;
                     }
                     return Ok(());
                 }
@@ -384,7 +395,7 @@ impl<D: Device> Filesystem<D> {
             if leaf.count < leaf.most {
                 self.insert_entry(inode, leaf, path.owner, leaf.before, &new.bytes())?;
                 if leaf.before == 0 {
-                    self.correct_firsts(inode, &path, new.first)?;
+                    self.correct_firsts(inode, &path, path.depth, new.first)?;
                 }
                 return Ok(());
             }
@@ -439,41 +450,87 @@ impl<D: Device> Filesystem<D> {
         self.insert_entry(inode, step, owner, step.entry() + 1, &index_entry(first, new))
     }
 
-    /// Notes that blocks which had no bytes of a file have some now: a part of one extent.
-    pub(crate) fn mark_written(&mut self, inode: &mut Inode, logical: u32, count: u32) -> Result<(), Error> {
+    /// Returns a part of one extent, for a change: the way there, the extent and the part.
+    fn part_of_extent(&mut self, inode: &Inode, logical: u32, count: u32) -> Result<ExtentPart, Error> {
         let path = self.descend(inode, logical)?;
-        let leaf = *path.leaf();
-        let entry = leaf.before.checked_sub(1).ok_or(Error::Damaged("a tree of extents"))?;
+        let entry = path.leaf().before.checked_sub(1).ok_or(Error::Damaged("a tree of extents"))?;
         let old = self.extent(inode, &path, entry)?;
         let end = u64::from(logical) + u64::from(count);
-        if !old.is_unwritten || old.end() < end {
+        if old.end() < end {
             return Err(Error::Damaged("a tree of extents"));
         }
         let left = logical - old.first;
+        let part = Extent { first: logical, count, at: old.at + u64::from(left), ..old };
         let right = (old.end() - end) as u32;
-        let written = Extent { first: logical, count, at: old.at + u64::from(left), is_unwritten: false };
-        let rest = Extent { first: end as u32, count: right, at: written.at + u64::from(count), is_unwritten: true };
-        let at = HEADER + entry * ENTRY;
-        if left > 0 {
-            let shorter = Extent { count: left, ..old };
-            self.put_node(inode, leaf.block, path.owner, at, &shorter.bytes())?;
-            self.add_extent(inode, written)?;
-            return if right > 0 { self.add_extent(inode, rest) } else { Ok(()) };
+        let rest = Extent { first: end as u32, count: right, at: part.at + u64::from(count), ..old };
+        Ok(ExtentPart { path, entry, before: Extent { count: left, ..old }, part, rest })
+    }
+
+    /// Notes that blocks which had no bytes of a file have some now: a part of one extent.
+    pub(crate) fn mark_written(&mut self, inode: &mut Inode, logical: u32, count: u32) -> Result<(), Error> {
+        self.mark_as(inode, logical, count, false)
+    }
+
+    /// Notes that blocks of a file are read as zeros from now on: a part of one extent, at most of
+    /// [`LONGEST_UNWRITTEN`].
+    pub(crate) fn mark_unwritten(&mut self, inode: &mut Inode, logical: u32, count: u32) -> Result<(), Error> {
+        self.mark_as(inode, logical, count, true)
+    }
+
+    fn mark_as(&mut self, inode: &mut Inode, logical: u32, count: u32, is_unwritten: bool) -> Result<(), Error> {
+        let ExtentPart { path, entry, before: shorter, part, rest } = self.part_of_extent(inode, logical, count)?;
+        if part.is_unwritten == is_unwritten {
+            return Err(Error::Damaged("a tree of extents"));
         }
-        if right > 0 {
+        let leaf = *path.leaf();
+        let marked = Extent { is_unwritten, ..part };
+        let at = HEADER + entry * ENTRY;
+        if shorter.count > 0 {
+            self.put_node(inode, leaf.block, path.owner, at, &shorter.bytes())?;
+            self.add_extent(inode, marked)?;
+            return if rest.count > 0 { self.add_extent(inode, rest) } else { Ok(()) };
+        }
+        if rest.count > 0 {
             self.put_node(inode, leaf.block, path.owner, at, &rest.bytes())?;
             if entry == 0 {
-                self.correct_firsts(inode, &path, rest.first)?;
+                self.correct_firsts(inode, &path, path.depth, rest.first)?;
             }
-            return self.add_extent(inode, written);
+            return self.add_extent(inode, marked);
         }
         let before = if entry > 0 { Some(self.extent(inode, &path, entry - 1)?) } else { None };
-        if let Some(before) = before.filter(|before| before.is_continued_by(written)) {
+        if let Some(before) = before.filter(|before| before.is_continued_by(marked)) {
             let both = Extent { count: before.count + count, ..before };
             self.put_node(inode, leaf.block, path.owner, at - ENTRY, &both.bytes())?;
             return self.remove_entry(inode, leaf, path.owner, entry);
         }
-        self.put_node(inode, leaf.block, path.owner, at, &written.bytes())
+        self.put_node(inode, leaf.block, path.owner, at, &marked.bytes())
+    }
+
+    /// Takes blocks from a file, and frees them: a part of one extent.
+    pub(crate) fn punch_extent(&mut self, inode: &mut Inode, logical: u32, count: u32) -> Result<(), Error> {
+        let ExtentPart { path, entry, before: shorter, part, rest } = self.part_of_extent(inode, logical, count)?;
+        let leaf = *path.leaf();
+        let at = HEADER + entry * ENTRY;
+        if shorter.count > 0 {
+            self.put_node(inode, leaf.block, path.owner, at, &shorter.bytes())?;
+            if rest.count > 0 {
+                self.add_extent(inode, rest)?;
+            }
+        } else if rest.count > 0 {
+            self.put_node(inode, leaf.block, path.owner, at, &rest.bytes())?;
+            if entry == 0 {
+                self.correct_firsts(inode, &path, path.depth, rest.first)?;
+            }
+        } else {
+            let next = if entry == 0 && leaf.count > 1 { Some(self.extent(inode, &path, 1)?) } else { None };
+            self.remove_entry(inode, leaf, path.owner, entry)?;
+            if let Some(next) = next {
+                self.correct_firsts(inode, &path, path.depth, next.first)?;
+            } else if leaf.count == 1 && path.depth > 0 {
+                self.remove_leaf(inode, &path)?;
+            }
+        }
+        self.free_of(inode, part.at, count)
     }
 
     /// As [`cut_blocks`](Filesystem::cut_blocks), of a file with extents.
@@ -493,7 +550,7 @@ impl<D: Device> Filesystem<D> {
                 return Ok(from);
             }
             // Blocks of many groups go in parts: each group has a bitmap that is changed.
-            let most = (GROUPS_AT_ONCE * u64::from(self.blocks.layout.group_blocks)).min(LONGEST.into()) as u32;
+            let most = self.most_freed();
             let kept = from.saturating_sub(last.first).max(last.count.saturating_sub(most));
             if kept > 0 {
                 let shorter = Extent { count: kept, ..last };
@@ -519,7 +576,7 @@ impl<D: Device> Filesystem<D> {
         Ok(u32::try_from(end).unwrap_or(u32::MAX).max(from))
     }
 
-    /// Frees a leaf without entries, the last one, and the nodes above it that have no others.
+    /// Frees a leaf without entries, and the nodes above it that have no others.
     fn remove_leaf(&mut self, inode: &mut Inode, path: &Path) -> Result<(), Error> {
         let layout = self.blocks.layout;
         for level in (1..=path.depth).rev() {
@@ -527,7 +584,12 @@ impl<D: Device> Filesystem<D> {
             self.free_metadata(block)?;
             inode.add_blocks(&layout, -1)?;
             let above = path.steps[level - 1];
+            let is_first = above.count > 1 && above.entry() == 0;
+            let next = if is_first { Some(self.first_of(inode, path, level - 1, 1)?) } else { None };
             self.remove_entry(inode, above, path.owner, above.entry())?;
+            if let Some(next) = next {
+                self.correct_firsts(inode, path, level - 1, next)?;
+            }
             if above.count > 1 {
                 return Ok(());
             }

@@ -57,6 +57,6 @@ pub use device::{Device, DeviceFailed};
 pub use log::MEMORY_OF_JOURNAL;
 pub use superblock::Refusal;
 pub use volume::{
-    Access, AttributeMode, Attributes, Change, Clock, Entry, Error, FileRun, ListingPlace, NewFile, Replacement,
-    Special, Stamp, Unlinked, Usage, Volume, kind,
+    Access, AttributeMode, Attributes, Change, Clock, Entry, Error, FileRun, Growth, ListingPlace, NewFile,
+    RangeChange, Replacement, Special, Stamp, Unlinked, Usage, Volume, kind,
 };

@@ -60,11 +60,8 @@ impl<D: Device> Filesystem<D> {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
     pub(crate) fn fill_hole(&mut self, inode: &mut Inode, logical: u32, most: u32) -> Result<(u64, u32), Error> {
-        let near = self.place_near(inode, logical)?;
         let most = if inode.has(HAS_EXTENTS) { most.min(extents::LONGEST) } else { most };
-        let (first, count) = self.allocate(near, most)?;
-        let layout = self.blocks.layout;
-        inode.add_blocks(&layout, count.into())?;
+        let (first, count) = self.take_for_hole(inode, logical, most)?;
         if inode.has(HAS_EXTENTS) {
             let extent = extents::Extent { first: logical, count, at: first, is_unwritten: false };
             self.add_extent(inode, extent)?;
@@ -72,6 +69,31 @@ impl<D: Device> Filesystem<D> {
             self.map_blocks(inode, logical, first, count)?;
         }
         Ok((first, count))
+    }
+
+    /// Gives a hole of a file with extents blocks that lie together, and are read as zeros; returns their number.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::TooLarge`].
+    pub(crate) fn reserve_hole(&mut self, inode: &mut Inode, logical: u32, most: u32) -> Result<u32, Error> {
+        let (first, count) = self.take_for_hole(inode, logical, most.min(extents::LONGEST_UNWRITTEN))?;
+        self.add_extent(inode, extents::Extent { first: logical, count, at: first, is_unwritten: true })?;
+        Ok(count)
+    }
+
+    /// Takes blocks that lie together, for a file, which counts them.
+    fn take_for_hole(&mut self, inode: &mut Inode, logical: u32, most: u32) -> Result<(u64, u32), Error> {
+        let near = self.place_near(inode, logical)?;
+        let (first, count) = self.allocate(near, most)?;
+        let layout = self.blocks.layout;
+        inode.add_blocks(&layout, count.into())?;
+        Ok((first, count))
+    }
+
+    /// Returns the number of blocks that one piece of work may free: those of few groups, each of which has a bitmap.
+    pub(crate) fn most_freed(&self) -> u32 {
+        let most = extents::GROUPS_AT_ONCE * u64::from(self.blocks.layout.group_blocks);
+        most.min(extents::LONGEST.into()) as u32
     }
 
     /// Returns the place behind the block before one, or that of the inode's group.

@@ -1,6 +1,7 @@
 //! A mounted volume.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::attributes::FileAttribute;
 use crate::blocks::{BlockKind, Blocks};
@@ -11,6 +12,7 @@ use crate::extents;
 use crate::filesystem::{Filesystem, ROOT};
 use crate::inodes::{ACCESSED, CHANGED, HAS_EXTENTS, Inode, MAP, MODIFIED, MOST_LINKS};
 use crate::log::{Journal, JournalLog, JournalPiece, Unusable};
+use crate::maps::EXTENTS_OF_A_STEP;
 use crate::replay;
 use crate::superblock::{self, IS_WHOLE, LAST_NAMELESS_AT, Layout, Refusal, STATE_AT, WRITTEN_AT};
 
@@ -151,6 +153,27 @@ pub enum Special {
     Fifo,
     /// A socket.
     Socket,
+}
+
+/// The length of a file whose part is changed behind its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// It stays.
+    Keep,
+    /// It becomes the end of the part.
+    Grow,
+}
+
+/// A change of a part of a regular file and of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "fallocate")]
+pub enum RangeChange {
+    /// Holes get blocks, which are read as zeros.
+    Reserve(Growth),
+    /// Bytes become zeros, and whole blocks are freed: a hole.
+    Punch,
+    /// Bytes become zeros, and have their blocks.
+    Zero(Growth),
 }
 
 /// A file to be made: owner and permissions.
@@ -737,8 +760,71 @@ impl<D: Device> Volume<D> {
             return Ok(());
         }
         let block = self.usage()?.block_size;
-        self.require_blocks(bytes.len() as u64 / block + BLOCKS_OF_A_CHANGE)?;
+        match self.require_blocks(bytes.len() as u64 / block + BLOCKS_OF_A_CHANGE) {
+            // Blocks that were reserved can be written.
+            Err(Error::NoSpace)
+                if self.missing_blocks(inode, offset..offset.saturating_add(bytes.len() as u64))? == 0 =>
+            {
+                // Nodes of trees that were freed may be needed.
+                if self.act(|filesystem| Ok(filesystem.blocks.count_freed()))? > 0 {
+                    self.commit()?;
+                }
+            }
+            outcome => outcome?,
+        }
         self.put(inode, offset, bytes).map(|_| ())
+    }
+
+    /// Returns the number of blocks that a part of a regular file lacks.
+    fn missing_blocks(&mut self, inode: u32, range: Range<u64>) -> Result<u64, Error> {
+        self.act(|filesystem| {
+            let inode = regular(filesystem, inode)?;
+            let block = filesystem.blocks.layout.block as u64;
+            if range.end > filesystem.largest_file(&inode) {
+                return Err(Error::TooLarge);
+            }
+            let (mut next, end, mut missing, mut seen) = (range.start / block, range.end.div_ceil(block), 0, 0_u32);
+            while next < end {
+                let piece = filesystem.piece(&inode, next as u32, (end - next) as u32)?;
+                missing += if piece.at.is_none() { u64::from(piece.count) } else { 0 };
+                next += u64::from(piece.count.max(1));
+                seen += 1;
+                if seen.is_multiple_of(EXTENTS_OF_A_STEP) {
+                    filesystem.blocks.device().pause();
+                }
+            }
+            Ok(missing)
+        })
+    }
+
+    /// Fails unless a part of a regular file can be [changed](Volume::change_range), and there are the blocks that it
+    /// lacks.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::TooLarge`]; [`Error::Unsupported`] for a file without extents.
+    pub fn require_range(&mut self, inode: u32, range: Range<u64>) -> Result<(), Error> {
+        self.act(|filesystem| {
+            let inode = regular(filesystem, inode)?;
+            filesystem.require_ranges(&inode, &range)
+        })?;
+        match self.missing_blocks(inode, range)? {
+            0 => Ok(()),
+            missing => self.require_blocks(missing + BLOCKS_OF_A_CHANGE),
+        }
+    }
+
+    /// Does a step of changing a part of a regular file: returns the place from which on it is to be changed by the
+    /// next one, or its end. Each step is done as a whole, or not at all.
+    ///
+    /// # Errors
+    /// As [`require_range`](Volume::require_range), and those of all changes.
+    pub fn change_range(&mut self, inode: u32, range: Range<u64>, change: RangeChange) -> Result<u64, Error> {
+        self.change(|filesystem, now| {
+            let mut inode = regular(filesystem, inode)?;
+            let reached = filesystem.change_range(&mut inode, range, change)?;
+            touch_file(filesystem, &mut inode, now)?;
+            Ok(reached)
+        })
     }
 
     /// Writes to a place in a regular file whose blocks are there: also if none are free.

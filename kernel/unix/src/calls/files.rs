@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 
 use abi_unix::types::{self, allocation, block_control, control, file_control, memory_file, open as flag};
 use abi_unix::{Errno, SystemCall};
-use ext4::Stamp;
+use ext4::{RangeChange, Stamp};
 use filesystem::rights::{self, EXECUTE, Ownership, Subject, WRITE};
 use filesystem::{
     Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, MAX_FILE_LENGTH, OpenOptions, Owner,
@@ -672,9 +672,9 @@ pub(super) fn rename(call: Call<'_>) -> Decoding {
                 mount.tree().rename_in_parts(&mut so_far, old, new, replacement, made_by(&owner)).map(|()| 0)
             },
             |old, new| match (old, new) {
+                (Arrived::Name(_, old, _), _) if is_in_every_directory(&old) => Err(Errno::EBUSY),
                 (Arrived::Name(from, old, _), Arrived::Name(to, new, _)) => {
-                    if is_in_every_directory(&new) && replacement == Replacement::Refuse && !is_in_every_directory(&old)
-                    {
+                    if is_in_every_directory(&new) && replacement == Replacement::Refuse {
                         return Err(Errno::EEXIST);
                     }
                     let replacement = match replacement {
@@ -1189,7 +1189,7 @@ pub(super) fn truncate(call: Call<'_>) -> Decoding {
     Ok(settled(call.process(), call.number, value))
 }
 
-/// Performs `fallocate`, in steps: makes pages, or a hole (`FALLOC_FL_PUNCH_HOLE`).
+/// Performs `fallocate`, in steps: makes pages or blocks, zeros, or a hole (`FALLOC_FL_PUNCH_HOLE`).
 #[inline(never)]
 pub(super) fn allocate(call: Call<'_>) -> Decoding {
     let mode = call.unsigned(1);
@@ -1198,9 +1198,13 @@ pub(super) fn allocate(call: Call<'_>) -> Decoding {
         return Err(Errno::EINVAL);
     }
     let keeps_size = mode & allocation::KEEP_SIZE != 0;
-    if mode & !(allocation::KEEP_SIZE | allocation::PUNCH_HOLE) != 0 || mode == allocation::PUNCH_HOLE {
-        return Err(Errno::EOPNOTSUPP);
-    }
+    let growth = if keeps_size { ext4::Growth::Keep } else { ext4::Growth::Grow };
+    let change = match mode & !allocation::KEEP_SIZE {
+        0 => RangeChange::Reserve(growth),
+        allocation::ZERO_RANGE => RangeChange::Zero(growth),
+        allocation::PUNCH_HOLE if keeps_size => RangeChange::Punch,
+        _ => return Err(Errno::EOPNOTSUPP),
+    };
     call.admitted()?;
     let file = call.file(0)?;
     file.require_writable()?;
@@ -1209,12 +1213,18 @@ pub(super) fn allocate(call: Call<'_>) -> Decoding {
         return Err(Errno::ESPIPE);
     }
     let place = place_of(&file).ok().filter(|_| kind == types::mode::REGULAR).ok_or(Errno::ENODEV)?;
-    place.node.stored().ok_or(Errno::EOPNOTSUPP)?;
     let end = offset + length;
     if end > MAX_FILE_LENGTH {
         return Err(Errno::EFBIG);
     }
-    let makes_pages = mode & allocation::PUNCH_HOLE == 0;
+    if let Some(node) = on_volume(&file) {
+        return submitted(&call, node, VolumeRequest::ChangeRange(node.clone(), offset..end, change));
+    }
+    // As tmpfs of Linux, files in memory have no other zeros than those of holes.
+    if place.node.stored().is_none() || matches!(change, RangeChange::Zero(_)) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let makes_pages = change != RangeChange::Punch;
     // As on Linux, what is larger than the file system is not even begun.
     if makes_pages && length > place.mount.tree().usage().limit {
         return Err(Errno::ENOSPC);

@@ -893,6 +893,8 @@ mod tests {
                 ("d", "e", 0, Err(EBUSY)),
                 ("d", "d", 0, Ok(0)),
                 ("f", "d", 1, Err(EEXIST)),
+                ("e/.", "d", 1, Err(EBUSY)),
+                ("e/..", "d", 1, Err(EBUSY)),
                 ("d", "e", 2, Err(EBUSY)),
                 ("f", "d", 2, Err(EBUSY)),
                 ("d/in", "x", 0, Err(EXDEV)),

@@ -41,8 +41,8 @@ use abi_queue::Priority;
 use abi_queue::pages::PAGE_SIZE;
 use abi_unix::Errno;
 use ext4::{
-    Access, AttributeMode, Attributes, Change, Entry, ListingPlace, NewFile, Replacement, Special, Stamp, Usage,
-    Volume, kind,
+    Access, AttributeMode, Attributes, Change, Entry, Growth, ListingPlace, NewFile, RangeChange, Replacement, Special,
+    Stamp, Usage, Volume, kind,
 };
 use filesystem::rights::{self, Ownership, Subject, WRITE};
 use filesystem::{Contents, DeviceNumber, FileKind, Meeting, Metadata, Timestamp, Writers, Writes, event};
@@ -151,6 +151,8 @@ pub(crate) enum VolumeRequest {
     OpenBytes { node: VolumeNode, access: filesystem::Access, writes: Writes, contents: Contents },
     /// Give a file another length.
     Truncate(VolumeNode, u64),
+    /// Change a part of a file.
+    ChangeRange(VolumeNode, Range<u64>, RangeChange),
     /// Change attributes.
     Change(VolumeNode, AttributeChange),
     /// List names from a place on, which may be known exactly.
@@ -240,6 +242,7 @@ impl VolumeRequest {
             | Write { node, .. }
             | OpenBytes { node, .. }
             | Truncate(node, _)
+            | ChangeRange(node, ..)
             | Change(node, _)
             | SetAttribute { node, .. }
             | GetAttribute(node, _)
@@ -1101,6 +1104,11 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 node.tell(event::MODIFIED);
                 Ok(done)
             }
+            VolumeRequest::ChangeRange(node, range, change) => {
+                self.change_range(node, range, *change)?;
+                node.tell(event::MODIFIED);
+                Ok(VolumeAnswer::Done)
+            }
             VolumeRequest::Change(node, change) => {
                 // As the file is now: another process may have changed it after the request.
                 let what = change.event();
@@ -1401,6 +1409,55 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
         Ok(VolumeAnswer::Done)
     }
 
+    /// Changes a part of a file, in steps: of the volume and of the pages in memory.
+    fn change_range(&mut self, node: &VolumeNode, range: &Range<u64>, change: RangeChange) -> Result<(), Errno> {
+        let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+        // As far as that is known, a change is not begun that cannot be done.
+        if change != RangeChange::Punch {
+            volume.require_range(node.number(), range.clone())?;
+        }
+        let mut from = range.start;
+        while from < range.end {
+            let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+            let reached = volume.change_range(node.number(), from..range.end, change)?;
+            if !matches!(change, RangeChange::Reserve(_)) {
+                self.clear(node, from..reached);
+            }
+            if let RangeChange::Reserve(Growth::Grow) | RangeChange::Zero(Growth::Grow) = change
+                && reached > node.size()
+            {
+                self.cut(node, reached);
+            }
+            from = reached;
+            self.pause();
+        }
+        Ok(())
+    }
+
+    /// Brings the pages in memory to the state after bytes of the file have become zeros.
+    fn clear(&mut self, node: &VolumeNode, range: Range<u64>) {
+        let size = PAGE_SIZE as u64;
+        let (first, last) = (range.start.next_multiple_of(size), range.end / size * size);
+        // Parts of pages; both are one if the range is within a page.
+        for part in [range.start..first.min(range.end), last.max(first.min(range.end))..range.end] {
+            if !part.is_empty() {
+                node.0.pages.lock().clear_part(&part);
+            }
+        }
+        self.forget_pages(node, first / size..last / size);
+    }
+
+    /// Forgets pages of a file, of which it has no bytes any more.
+    fn forget_pages(&mut self, node: &VolumeNode, pages: Range<u64>) {
+        let mut from = 0;
+        loop {
+            let next = node.0.pages.lock().forget(&pages, from);
+            let Some(next) = next else { break };
+            from = next;
+            self.pause();
+        }
+    }
+
     /// Has all changes last, of a file or of all.
     fn write_and_synchronise(&mut self, node: Option<&VolumeNode>) -> Result<VolumeAnswer, Errno> {
         match node {
@@ -1480,6 +1537,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             VolumeRequest::Rename(places, _) => places.iter().for_each(|(directory, _)| look(directory)),
             VolumeRequest::Write { node, .. }
             | VolumeRequest::Truncate(node, _)
+            | VolumeRequest::ChangeRange(node, ..)
             | VolumeRequest::OpenBytes { node, contents: Contents::Discard, .. }
             | VolumeRequest::SetAttribute { node, .. }
             | VolumeRequest::RemoveAttribute(node, _)
@@ -1750,13 +1808,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 self.pause();
             }
         }
-        let mut from = 0;
-        loop {
-            let next = node.0.pages.lock().cut(length, from);
-            let Some(next) = next else { break };
-            from = next;
-            self.pause();
-        }
+        self.forget_pages(node, length.div_ceil(PAGE_SIZE as u64)..u64::MAX);
     }
 
     /// Writes a piece of a file's changes from a page on, and returns the page to go on with; `None` if there are none

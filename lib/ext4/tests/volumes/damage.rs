@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-use ext4::{Access, Device, DeviceFailed, Volume};
+use ext4::{Access, Device, DeviceFailed, Growth, RangeChange, Volume};
 use property::Numbers;
 
 use crate::image::{Image, now};
@@ -87,6 +87,10 @@ fn use_everything(volume: &mut Volume<Counting<'_>>) {
                 let _ = volume.read(entry.inode, 500, &mut bytes);
                 let _ = volume.read_link(entry.inode);
                 let _ = volume.look_up(directory, &entry.name);
+                for change in [RangeChange::Punch, RangeChange::Zero(Growth::Keep), RangeChange::Reserve(Growth::Grow)]
+                {
+                    let _ = volume.change_range(entry.inode, 5000..25_000, change);
+                }
                 if entry.kind == 4 && entry.name != b"." && entry.name != b".." {
                     left.push(entry.inode);
                 }

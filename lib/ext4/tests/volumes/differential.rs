@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ext4::{AttributeMode, Error, Replacement};
+use ext4::{AttributeMode, Error, Growth, RangeChange, Replacement};
 
 use crate::image::Image;
 use crate::random::{self, Item, Names, name};
@@ -206,4 +206,127 @@ fn files_of_many_pieces_are_whole() {
         }
         end(volume, &image);
     }
+}
+
+/// Parts of a file with many pieces are reserved, cleared and freed, and the others stay.
+#[test]
+fn parts_of_files_of_many_pieces_are_changed() {
+    for options in [&["-b", "1024"][..], &["-b", "1024", "-O", "^metadata_csum"], &[]] {
+        let Some(image) = Image::make(32, options) else { return };
+        let mut volume = mount(&image);
+        let file = volume.create(volume.root(), b"file", FILE).unwrap().inode;
+        let block = volume.usage().unwrap().block_size;
+        let (mut expected, mut numbers) = (Vec::new(), random::Numbers(4242));
+        let compare = |volume: &mut ext4::Volume<Image>, expected: &[u8], round: u64| {
+            assert_eq!(volume.attributes(file).unwrap().size, expected.len() as u64, "{round}");
+            let mut found = vec![1; expected.len()];
+            assert_eq!(volume.read(file, 0, &mut found), Ok(found.len()));
+            assert!(found == *expected, "{options:?}: {round}");
+        };
+        for round in 0..4000_u64 {
+            let at = numbers.below(3000) * block + [0, 0, 1, block - 1][numbers.below(4) as usize];
+            // At first mostly small pieces, which are then freed in large parts.
+            let few = if round < 3000 { 12 } else { 2 };
+            if numbers.below(few) > 1 {
+                let bytes = vec![round as u8 | 1; (block * (1 + numbers.below(2))) as usize];
+                volume.write(file, at, &bytes).unwrap();
+                let end = at as usize + bytes.len();
+                expected.resize(expected.len().max(end), 0);
+                expected[at as usize..end].copy_from_slice(&bytes);
+            } else {
+                let length = [1, block, 3 * block + 5, 40 * block, 700 * block][numbers.below(5) as usize];
+                let change = random::any_change(&mut numbers);
+                assert_eq!(random::change_range(&mut volume, file, at..at + length, change), Ok(true));
+                random::change_bytes(&mut expected, at as usize..(at + length) as usize, change);
+            }
+            if round % 500 == 499 {
+                compare(&mut volume, &expected, round);
+                volume.synchronise().unwrap();
+                image.copy().check_replayed();
+            }
+        }
+        end(volume, &image);
+        let mut volume = mount(&image);
+        compare(&mut volume, &expected, 4000);
+        let whole = 0..expected.len() as u64;
+        assert_eq!(random::change_range(&mut volume, file, whole, RangeChange::Punch), Ok(true));
+        expected.fill(0);
+        compare(&mut volume, &expected, 4001);
+        volume.unlink(volume.root(), b"file").unwrap();
+        while !volume.end_file(file).unwrap() {}
+        end(volume, &image);
+    }
+}
+
+/// The longest extent of written blocks is longer than the longest one of others.
+#[test]
+fn long_parts_are_cleared_and_freed() {
+    const LENGTH: u64 = 44 << 20;
+    let Some(image) = Image::make(64, &["-b", "1024", "-N", "256"]) else { return };
+    let mut volume = mount(&image);
+    let file = volume.create(volume.root(), b"file", FILE).unwrap().inode;
+    let is_all = |volume: &mut ext4::Volume<Image>, byte: u8| {
+        let mut found = vec![1; LENGTH as usize];
+        assert_eq!(volume.read(file, 0, &mut found), Ok(found.len()));
+        found.iter().all(|found| *found == byte)
+    };
+    assert_eq!(random::change_range(&mut volume, file, 0..LENGTH, RangeChange::Reserve(Growth::Grow)), Ok(true));
+    assert!(is_all(&mut volume, 0));
+    let sectors = volume.attributes(file).unwrap().sectors;
+    assert!(sectors >= LENGTH / 512, "{sectors}");
+    for at in (0..LENGTH).step_by(1 << 20) {
+        volume.write(file, at, &vec![1; 1 << 20]).unwrap();
+    }
+    assert!(is_all(&mut volume, 1));
+    volume.synchronise().unwrap();
+    image.copy().check_replayed();
+    assert_eq!(random::change_range(&mut volume, file, 0..LENGTH, RangeChange::Zero(Growth::Keep)), Ok(true));
+    assert!(is_all(&mut volume, 0));
+    assert!(volume.attributes(file).unwrap().sectors >= LENGTH / 512);
+    volume.synchronise().unwrap();
+    image.copy().check_replayed();
+    assert_eq!(random::change_range(&mut volume, file, 0..LENGTH, RangeChange::Punch), Ok(true));
+    assert!(is_all(&mut volume, 0));
+    let file = volume.attributes(file).unwrap();
+    assert_eq!((file.sectors, file.size), (0, LENGTH));
+    end(volume, &image);
+}
+
+/// Blocks that were reserved can be written when no others are free, and a part for which there is no room is not
+/// begun.
+#[test]
+fn reserved_blocks_are_there_when_the_volume_is_full() {
+    let Some(image) = Image::make(8, &[]) else { return };
+    let mut volume = mount(&image);
+    let root = volume.root();
+    let [file, other] = [b"a", b"b"].map(|name| volume.create(root, name, FILE).unwrap().inode);
+    let (block, free) = (4096, volume.usage().unwrap().blocks.1);
+    assert_eq!(volume.require_range(file, 0..(free + 1) * block), Err(Error::NoSpace));
+    assert_eq!(volume.require_range(file, u64::MAX - 5..u64::MAX), Err(Error::TooLarge));
+    assert_eq!(volume.require_range(root, 0..5), Err(Error::IsADirectory));
+    let reserved = (free - 100) * block;
+    assert_eq!(random::change_range(&mut volume, file, 0..reserved, RangeChange::Reserve(Growth::Keep)), Ok(true));
+    let attributes = volume.attributes(file).unwrap();
+    assert!(attributes.size == 0 && attributes.sectors >= reserved / 512);
+    let mut written = 0;
+    while volume.write(other, written * block, &[2; 4096]).is_ok() {
+        written += 1;
+    }
+    assert_eq!(volume.write(other, written * block, &[2; 4096]), Err(Error::NoSpace));
+    for number in 0..300_u64 {
+        let at = number * 7919 % (reserved / block) * block + number;
+        volume.write(file, at, &number.to_le_bytes()).unwrap();
+        let mut found = [0; 8];
+        volume.read(file, at, &mut found).unwrap();
+        assert_eq!(found, number.to_le_bytes());
+    }
+    assert_eq!(volume.write(file, reserved, &[1]), Err(Error::NoSpace));
+    volume.synchronise().unwrap();
+    image.copy().check_replayed();
+    // A length that is set, also the one that the file has, gives back what is behind it.
+    volume.truncate(file, 4096).unwrap();
+    assert!(volume.usage().unwrap().blocks.1 > free - 150);
+    // A block of the file, and perhaps a node of its tree.
+    assert!(volume.attributes(file).unwrap().sectors <= 16);
+    end(volume, &image);
 }

@@ -1,8 +1,9 @@
 //! Random operations, compared with a model in memory; and power cuts among them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use ext4::{Access, Device, Error, Replacement, Volume, kind};
+use ext4::{Access, Device, Error, Growth, RangeChange, Replacement, Volume, kind};
 
 use crate::image::{Image, now};
 use crate::{DIRECTORY, FILE, end, mount};
@@ -41,6 +42,46 @@ fn finish<D: Device>(volume: &mut Volume<D>, nameless: Option<u32>) -> Result<()
     Ok(())
 }
 
+/// Returns a change of a part of a file.
+pub fn any_change(numbers: &mut Numbers) -> RangeChange {
+    let growth = [Growth::Keep, Growth::Grow][numbers.below(2) as usize];
+    [RangeChange::Reserve(growth), RangeChange::Zero(growth), RangeChange::Punch][numbers.below(3) as usize]
+}
+
+/// Changes a part of a file, in as many steps as that takes; returns whether the volume can.
+pub fn change_range<D: Device>(
+    volume: &mut Volume<D>,
+    inode: u32,
+    range: Range<u64>,
+    change: RangeChange,
+) -> Result<bool, Error> {
+    match volume.require_range(inode, range.clone()) {
+        Err(Error::Unsupported) => {
+            assert_eq!(volume.change_range(inode, range, change), Err(Error::Unsupported));
+            return Ok(false);
+        }
+        outcome => outcome?,
+    }
+    let mut from = range.start;
+    while from < range.end {
+        let reached = volume.change_range(inode, from..range.end, change)?;
+        assert!(reached > from && reached <= range.end);
+        from = reached;
+    }
+    Ok(true)
+}
+
+/// Changes a part of the bytes of a file in the same way.
+pub fn change_bytes(bytes: &mut Vec<u8>, range: Range<usize>, change: RangeChange) {
+    if !matches!(change, RangeChange::Reserve(_)) {
+        let length = bytes.len();
+        bytes[range.start.min(length)..range.end.min(length)].fill(0);
+    }
+    if matches!(change, RangeChange::Reserve(Growth::Grow) | RangeChange::Zero(Growth::Grow)) {
+        bytes.resize(bytes.len().max(range.end), 0);
+    }
+}
+
 /// A name, after that of its directory; the root is [`ROOT`].
 type Place = (u64, u64);
 
@@ -76,7 +117,7 @@ fn step<D: Device>(
     let is_root = directory == volume.root();
     let place = if is_root { ROOT } else { outer };
     touched.extend([(place, number), (ROOT, outer)].into_iter().take(1 + usize::from(is_root)));
-    match numbers.below(12) {
+    match numbers.below(14) {
         0 | 1 => match names.contains_key(&number) {
             true => assert_eq!(volume.create(directory, &own, FILE), Err(Error::AlreadyExists)),
             false => {
@@ -129,6 +170,17 @@ fn step<D: Device>(
                 let inode = volume.look_up(directory, &own)?.expect("a file of the model").inode;
                 volume.truncate(inode, length as u64)?;
                 bytes.resize(length, 0);
+            }
+        }
+        8 | 9 => {
+            if let Some(Item::File(bytes)) = names.get_mut(&number) {
+                let at = [0, 1000, 4096, 8192, bytes.len(), 60_000][numbers.below(6) as usize];
+                let range = at..at + [1, 511, 4096, 8192, 20_000][numbers.below(5) as usize];
+                let change = any_change(numbers);
+                let inode = volume.look_up(directory, &own)?.expect("a file of the model").inode;
+                if change_range(volume, inode, range.start as u64..range.end as u64, change)? {
+                    change_bytes(bytes, range, change);
+                }
             }
         }
         _ => {

@@ -4,9 +4,11 @@
 
 use abi_unix::Errno;
 use alloc::vec::Vec;
+use core::ops::Range;
+
 use ext4::{
-    Access, AttributeMode, Attributes, Change, Entry, FileRun, ListingPlace, NewFile, Replacement, Special, Unlinked,
-    Usage, Volume,
+    Access, AttributeMode, Attributes, Change, Entry, FileRun, ListingPlace, NewFile, RangeChange, Replacement,
+    Special, Unlinked, Usage, Volume,
 };
 use filesystem::Writes;
 
@@ -98,6 +100,22 @@ impl<W: WaitsOnStack> Backing<'_, W> {
         match self {
             Backing::Ext4(volume) => volume.list_from(directory, place, most).map_err(errno_of),
             Backing::Host(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Fails unless a part of a file can be changed; a folder of the host has no such changes, as on Linux.
+    pub(super) fn require_range(&mut self, inode: u32, range: Range<u64>) -> Result<(), Errno> {
+        match self {
+            Backing::Ext4(volume) => volume.require_range(inode, range).map_err(errno_of),
+            Backing::Host(_) => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Does a step of changing a part of a file; returns the place up to which it is changed.
+    pub(super) fn change_range(&mut self, inode: u32, range: Range<u64>, change: RangeChange) -> Result<u64, Errno> {
+        match self {
+            Backing::Ext4(volume) => volume.change_range(inode, range, change).map_err(errno_of),
+            Backing::Host(_) => Err(Errno::EOPNOTSUPP),
         }
     }
 

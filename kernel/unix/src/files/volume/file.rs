@@ -677,6 +677,7 @@ impl FileOperations for VolumeFile {
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
+    use abi_unix::types::allocation;
     use proptest::prelude::*;
     use std::vec;
 
@@ -690,6 +691,14 @@ mod tests {
     use crate::testing::Program;
 
     const CREATED: u32 = types::open::CREAT | types::open::RDWR;
+    /// The modes of `fallocate`.
+    const MODES: [u32; 5] = [
+        0,
+        allocation::KEEP_SIZE,
+        allocation::KEEP_SIZE | allocation::PUNCH_HOLE,
+        allocation::ZERO_RANGE,
+        allocation::KEEP_SIZE | allocation::ZERO_RANGE,
+    ];
 
     /// A listing goes on from where it was, exactly: the number of the place may be that of several names. After a seek
     /// the number alone counts.
@@ -731,6 +740,8 @@ mod tests {
         Write(usize, usize),
         Read(usize, usize),
         Truncate(usize),
+        /// A part, and a mode of `fallocate`.
+        Change(usize, usize, u32),
         Append(usize),
         Synchronise,
         /// The first page again and again, which is in memory.
@@ -746,6 +757,8 @@ mod tests {
             3 => (place(), length()).prop_map(|(at, length)| Step::Write(at, length)),
             3 => (place(), length()).prop_map(|(at, length)| Step::Read(at, length)),
             1 => place().prop_map(Step::Truncate),
+            2 => (place(), length(), prop::sample::select(&MODES[..]))
+                .prop_map(|(at, length, mode)| Step::Change(at, length, mode)),
             1 => length().prop_map(Step::Append),
             1 => Just(Step::Synchronise),
             3 => (1..4096usize).prop_map(Step::Overwrite),
@@ -783,6 +796,16 @@ mod tests {
                     model.resize(length, 0);
                     continue;
                 }
+                Step::Change(at, length, mode) => {
+                    assert_eq!(program.call(SystemCall::Allocate, [file, mode as usize, at, length]), Ok(0));
+                    let (end, is_kept) = (at + length, mode & allocation::KEEP_SIZE != 0);
+                    if mode & !allocation::KEEP_SIZE != 0 {
+                        let size = model.len();
+                        model[at.min(size)..end.min(size)].fill(0);
+                    }
+                    model.resize(if is_kept { model.len() } else { model.len().max(end) }, 0);
+                    continue;
+                }
                 Step::Synchronise => {
                     assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
                     continue;
@@ -803,6 +826,7 @@ mod tests {
         }
         check(program, file, &model, 0, 20_000);
         check(program, file, &model, 20_000, 20_000);
+        assert_eq!(length_of(program, file), model.len());
         program.call(SystemCall::Close, [file]).unwrap();
         assert_eq!(unmount(program), Ok(0));
         assert_eq!(mount(program, 0), Ok(0));
@@ -820,6 +844,90 @@ mod tests {
         fn a_file_of_a_volume_behaves_as_a_vector_and_lasts(steps in prop::collection::vec(step(), 0..24)) {
             with_volume(move |program| compare(program, &steps));
         }
+    }
+
+    /// Parts of a file as ext4 of Linux changes them; but what is more than there is, is not begun.
+    #[test]
+    fn parts_of_files_are_reserved_cleared_and_freed() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            let allocate = |program: &mut Program, mode: u32, at: usize, length: usize| {
+                program.call(SystemCall::Allocate, [file, mode as usize, at, length])
+            };
+            let [keep, punch, zero] = [allocation::KEEP_SIZE, allocation::PUNCH_HOLE, allocation::ZERO_RANGE];
+            for mode in [punch, punch | zero, keep | punch | zero, 4, 8, 32, 64, keep | 64] {
+                assert_eq!(allocate(program, mode, 0, 4096), Err(Errno::EOPNOTSUPP), "{mode}");
+            }
+            assert_eq!(allocate(program, 0, 0, 0), Err(Errno::EINVAL));
+            assert_eq!(allocate(program, 0, 1 << 43, 1 << 43), Err(Errno::EFBIG));
+            let reader = open(program, "file", 0).unwrap();
+            assert_eq!(program.call(SystemCall::Allocate, [reader, 0, 0, 1]), Err(Errno::EBADF));
+            program.close(reader).unwrap();
+            for mode in [0, zero] {
+                assert_eq!(allocate(program, mode, 0, 64 << 20), Err(Errno::ENOSPC));
+            }
+            assert_eq!((length_of(program, file), blocks_of(program, file)), (0, 0));
+            assert_eq!(allocate(program, keep, 0, 40_960), Ok(0));
+            assert_eq!((length_of(program, file), blocks_of(program, file)), (0, 80));
+            assert_eq!(allocate(program, 0, 20_000, 50), Ok(0));
+            assert_eq!((length_of(program, file), blocks_of(program, file)), (20_050, 80));
+            let place = program.store(&vec![5; 20_480]);
+            assert_eq!(program.call(SystemCall::WriteAt, [file, place, 20_480, 0]), Ok(20_480));
+            // Programs that have mapped the file see the zeros, and what they store then lasts.
+            let shared = map(program, file, 20_480, types::mapping::SHARED).unwrap();
+            assert_eq!(program.read(shared, 20_480), vec![5; 20_480]);
+            assert_eq!(allocate(program, keep | punch, 4000, 8300), Ok(0));
+            assert_eq!((length_of(program, file), blocks_of(program, file)), (20_480, 64));
+            assert_eq!(allocate(program, zero, 16_000, 1 << 20), Ok(0));
+            assert_eq!(length_of(program, file), 16_000 + (1 << 20));
+            let expected = [vec![5; 4000], vec![0; 8300], vec![5; 3700], vec![0; 4480]].concat();
+            assert!(program.read(shared, 20_480) == expected);
+            assert_eq!(program.call(SystemCall::ReadAt, [file, place, 20_480, 0]), Ok(20_480));
+            assert!(program.read(place, 20_480) == expected);
+            program.write(shared + 8192, b"a store to the middle of a hole.");
+            program.call(SystemCall::Unmap, [shared, 20_480]).unwrap();
+            program.close(file).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+            assert!(is_on_the_disk(b"a store to the middle of a hole."));
+        });
+    }
+
+    /// The blocks are the file's, whoever fills the volume.
+    #[test]
+    fn writes_to_reserved_blocks_are_not_refused_on_a_full_volume() {
+        with_volume(|program| {
+            assert_eq!(mount(program, 0), Ok(0));
+            let file = open(program, "file", CREATED).unwrap();
+            assert_eq!(program.call(SystemCall::Allocate, [file, 0, 0, 1 << 20]), Ok(0));
+            let full = open(program, "full", CREATED).unwrap();
+            let place = program.store(&vec![5; 65_536]);
+            let last = (0..1000).find_map(|_| program.call(SystemCall::Write, [full, place, 65_536]).err());
+            assert_eq!(last, Some(Errno::ENOSPC));
+            for at in (0..1 << 20).step_by(65_536 + 8192) {
+                assert_eq!(program.call(SystemCall::WriteAt, [file, place, 5000, at]), Ok(5000));
+            }
+            assert_eq!(program.call(SystemCall::WriteAt, [file, place, 65_536, 1 << 20]), Err(Errno::ENOSPC));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [file]), Ok(0));
+            program.close(file).unwrap();
+            program.close(full).unwrap();
+            assert_eq!(unmount(program), Ok(0));
+        });
+    }
+
+    /// Returns a number of a file's status.
+    fn status_word(program: &mut Program, file: usize, offset: usize) -> usize {
+        let status = program.place(128);
+        program.call(SystemCall::Status, [file, status]).unwrap();
+        u64::from_le_bytes(program.read(status + offset, 8).try_into().unwrap()) as usize
+    }
+
+    fn length_of(program: &mut Program, file: usize) -> usize {
+        status_word(program, file, 48)
+    }
+
+    fn blocks_of(program: &mut Program, file: usize) -> usize {
+        status_word(program, file, 64)
     }
 
     fn is_on_the_disk(bytes: &[u8]) -> bool {

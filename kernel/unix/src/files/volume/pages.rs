@@ -519,12 +519,25 @@ impl CachedPages {
         (is_lower && Arc::strong_count(object) > 1).then(|| object.clone())
     }
 
-    /// Forgets pages behind a byte of the file, which ends there now, those of one group from this one on; returns the
-    /// group to go on with. Pages that are mapped are filled with zeros instead, and are as those of a hole.
-    pub(super) fn cut(&mut self, length: u64, from: u64) -> Option<u64> {
-        let first = length.div_ceil(PAGE_SIZE as u64);
-        let group = self.marks.first_from(from.max(first / GROUP))?;
-        let kept = if group * GROUP >= first { 0 } else { (1 << (first % GROUP)) - 1 };
+    /// Fills a part of a page that is there with zeros, whose blocks may have gone from the volume: unless the page is
+    /// to be written anyway, the next write to it goes there again.
+    pub(super) fn clear_part(&mut self, part: &Range<u64>) {
+        let (page, within) = (part.start / PAGE_SIZE as u64, part.start as usize % PAGE_SIZE);
+        self.write_known(page, within, &ZEROS[..(part.end - part.start) as usize]);
+        let (group, bit) = place_of(page);
+        if let Some(marks) = self.marks.get_mut(group) {
+            marks.placed &= !bit | marks.changed;
+        }
+    }
+
+    /// Forgets pages of which the file has no bytes any more, those of one group from this one on; returns the group to
+    /// go on with. Pages that are mapped are filled with zeros instead, and are as those of a hole.
+    pub(super) fn forget(&mut self, pages: &Range<u64>, from: u64) -> Option<u64> {
+        let next = from.max(pages.start / GROUP);
+        let group = self.marks.first_from(next).filter(|group| group * GROUP < pages.end)?;
+        let first = pages.start.saturating_sub(group * GROUP);
+        let behind = GROUP - (pages.end - group * GROUP).min(GROUP);
+        let kept = !((u64::MAX << first) & (u64::MAX >> behind));
         let marks = self.marks.get_mut(group)?;
         let gone = marks.present & !kept;
         let unchanged = (marks.changed & gone).count_ones() as usize;
@@ -623,6 +636,7 @@ mod tests {
         Change(u64),
         Take(u64, usize),
         Cut(u64),
+        Forget(u64, u64),
         GiveBack(bool),
         Map(bool),
     }
@@ -635,6 +649,7 @@ mod tests {
             3 => page().prop_map(Step::Change),
             2 => (page(), 1..4usize).prop_map(|(page, most)| Step::Take(page, most)),
             2 => (page(), 0..PAGE_SIZE as u64).prop_map(|(page, within)| Step::Cut(page * PAGE_SIZE as u64 + within)),
+            2 => (page(), 0..70u64).prop_map(|(page, count)| Step::Forget(page, page + count)),
             2 => any::<bool>().prop_map(Step::GiveBack),
             1 => any::<bool>().prop_map(Step::Map),
         ]
@@ -703,10 +718,23 @@ mod tests {
                         assert_eq!(buffer[(place + 1) * PAGE_SIZE - 1], known.byte);
                     }
                 }
+                Step::Forget(first, end) => {
+                    let mut from = 0;
+                    while let Some(next) = pages.forget(&(first..end), from) {
+                        from = next;
+                    }
+                    match mapping {
+                        None => model.retain(|page, _| !(first..end).contains(page)),
+                        Some(_) => model.range_mut(first..end).for_each(|(_, known)| {
+                            *known = Known { byte: 0, placed: false, changed: false, used: true };
+                        }),
+                    }
+                }
                 Step::Cut(length) => {
                     let mut from = 0;
                     pages.clear_behind(length);
-                    while let Some(next) = pages.cut(length, from) {
+                    let gone = length.div_ceil(PAGE_SIZE as u64)..u64::MAX;
+                    while let Some(next) = pages.forget(&gone, from) {
                         from = next;
                     }
                     let (page, within) = (length / PAGE_SIZE as u64, length % PAGE_SIZE as u64);
