@@ -827,6 +827,13 @@ impl AddressSpace {
         }
     }
 
+    /// Counts the pages of a range of regions that are mapped, from its start on, with a small bounded amount of work;
+    /// returns their number, and the address up to which they are counted.
+    #[must_use]
+    pub fn count_pages(&self, range: Range<u64>) -> (usize, u64) {
+        self.table.count_some(range)
+    }
+
     /// Returns whether all bytes of a range can be read without making a page.
     pub fn can_be_read_as_it_is(&self, address: u64, length: u64) -> bool {
         let Some(last) = address.checked_add(length.saturating_sub(1)) else { return false };

@@ -626,6 +626,28 @@ impl PageTable {
         });
     }
 
+    /// Counts the pages of a range from its start on, with a small bounded amount of work; returns their number, and
+    /// the address up to which they are counted.
+    pub(crate) fn count_some(&self, range: Range<u64>) -> (usize, u64) {
+        let (mut address, mut pages) = (range.start, 0);
+        for _ in 0..SEEN_AT_ONCE {
+            if address >= range.end {
+                break;
+            }
+            let Some(middle) = self.below(self.root_entries()[index(address, 2)].load(Relaxed)) else {
+                address = (address / TOP + 1) * TOP;
+                continue;
+            };
+            let Some(bottom) = self.below(middle[index(address, 1)].load(Relaxed)) else {
+                address = (address / MIDDLE + 1) * MIDDLE;
+                continue;
+            };
+            pages += usize::from(bottom[index(address, 0)].load(Relaxed) != 0);
+            address += PAGE_SIZE;
+        }
+        (pages, address.min(range.end))
+    }
+
     /// Returns the address of the first page of a range that the table has.
     pub(crate) fn first_page(&self, range: Range<u64>) -> Option<u64> {
         self.visit(range, |address, _| ControlFlow::Break(address)).break_value()
@@ -960,6 +982,8 @@ const WORK_OF_A_PAGE: usize = 32;
 /// Approximate work of one part: 64 present pages, or a thousand empty entries. A part that begins with empty entries
 /// has to come through a root and a table below it, or it would be no progress to begin there again.
 const MOST_WORK: usize = 2 * ENTRIES + 1;
+/// Number of entries that are looked at to count pages, at a time.
+const SEEN_AT_ONCE: usize = 32;
 /// Number of pages that can be shared for the work of unmapping and freeing one.
 const SHARED_FOR_ONE_UNMAPPED: usize = 4;
 

@@ -383,7 +383,9 @@ impl Generated {
         if buffer.is_empty() {
             return Ok(0);
         }
-        if at == 0 || at < reading.start {
+        // From the beginning again, unless this read is still on the way to the first text.
+        let has_begun = reading.start > 0 || !reading.text.is_empty() || reading.next.is_none();
+        if at < reading.start || at == 0 && has_begun {
             *reading = Reading { position: reading.position, next: Some(0), ..Reading::default() };
         }
         let mut left = steps::ENTRIES;

@@ -18,6 +18,7 @@ use abi_unix::types::usage::NS_IN_A_TICK;
 use abi_unix::types::{class, mode};
 use abi_unix::{Act, Counter, Errno};
 use filesystem::FileKind;
+use memory::space::RegionView;
 use memory::sv39::Protection;
 use spin::Once;
 
@@ -152,6 +153,8 @@ static LINES: &[Line] = &[
     private("wchan", THREAD, Contents::TextOfThread(awaited_by)),
     private("environ", PROCESS, Contents::TextOf(environment)),
     private("maps", PROCESS, Contents::TextOf(regions)),
+    private("smaps", PROCESS, Contents::TextOf(counted_regions)),
+    private("smaps_rollup", PROCESS, Contents::TextOf(count_of_regions)),
     private("coredump_filter", PROCESS, Contents::SettingOf(dump_filter, set_dump_filter, None)),
     private("calls", PROCESS, Contents::SettingOf(watched, set_watched, Some(Act::Log))),
     line("mounts", PROCESS, Contents::TextOf(|_, cursor| mount(cursor, false))),
@@ -788,6 +791,11 @@ fn environment(process: &Arc<Process>, cursor: u64) -> Made {
 fn regions(process: &Arc<Process>, cursor: u64) -> Made {
     let region = process.space().lock().region_above(cursor);
     let Some(region) = region else { return Ok((Vec::new(), None)) };
+    Ok((line_of_region(&region).into_bytes(), Some(region.range.end)))
+}
+
+/// Returns the line of a region.
+fn line_of_region(region: &RegionView) -> String {
     let access = match region.protection {
         Protection::None => "---p",
         Protection::Read => "r--p",
@@ -804,7 +812,112 @@ fn regions(process: &Arc<Process>, cursor: u64) -> Made {
         text.push_str(region.name);
     }
     text.push('\n');
-    Ok((text.into_bytes(), Some(region.range.end)))
+    text
+}
+
+/// The place that the counting of pages has reached, as a cursor: the page to go on with, and the number so far.
+struct CountingPlace {
+    page: u32,
+    pages: u32,
+}
+
+impl CountingPlace {
+    fn of(cursor: u64) -> CountingPlace {
+        CountingPlace { page: cursor as u32, pages: (cursor >> 32) as u32 }
+    }
+
+    fn at(address: u64, pages: u32) -> CountingPlace {
+        CountingPlace { page: (address / PAGE_SIZE as u64) as u32, pages }
+    }
+
+    fn address(&self) -> u64 {
+        u64::from(self.page) * PAGE_SIZE as u64
+    }
+
+    fn cursor(&self) -> u64 {
+        u64::from(self.page) | u64::from(self.pages) << 32
+    }
+}
+
+/// Returns the lines for so many pages, of which these are anonymous.
+fn lines_of_pages(pages: u32, anonymous: u32) -> String {
+    let common = pages.saturating_sub(anonymous);
+    let mut text = String::new();
+    for (name, pages) in [
+        ("Rss", pages),
+        ("Pss", pages),
+        ("Pss_Dirty", anonymous),
+        ("Shared_Clean", common),
+        ("Shared_Dirty", 0),
+        ("Private_Clean", 0),
+        ("Private_Dirty", anonymous),
+        ("Referenced", pages),
+        ("Anonymous", anonymous),
+        ("KSM", 0),
+        ("LazyFree", 0),
+        ("AnonHugePages", 0),
+        ("ShmemPmdMapped", 0),
+        ("FilePmdMapped", 0),
+        ("Shared_Hugetlb", 0),
+        ("Private_Hugetlb", 0),
+        ("Swap", 0),
+        ("SwapPss", 0),
+        ("Locked", 0),
+    ] {
+        let _ = writeln!(text, "{:<16}{:>8} kB", format!("{name}:"), u64::from(pages) * (PAGE_SIZE / 1024) as u64);
+    }
+    text
+}
+
+/// Counts pages of the first region that ends above the cursor's page; makes its lines once all are counted.
+fn counted_regions(process: &Arc<Process>, cursor: u64) -> Made {
+    let place = CountingPlace::of(cursor);
+    let space = process.space().lock();
+    let Some(region) = space.region_above(place.address()) else { return Ok((Vec::new(), None)) };
+    let (start, end) = (region.range.start, region.range.end);
+    let (from, before) = if place.address() > start { (place.address(), place.pages) } else { (start, 0) };
+    let (pages, reached) = space.count_pages(from..end);
+    let is_common = space.object_at(start).is_some();
+    drop(space);
+    let pages = before + pages as u32;
+    if reached < end {
+        return Ok((Vec::new(), Some(CountingPlace::at(reached, pages).cursor())));
+    }
+    let mut text = line_of_region(&region);
+    for (name, bytes) in
+        [("Size", end - start), ("KernelPageSize", PAGE_SIZE as u64), ("MMUPageSize", PAGE_SIZE as u64)]
+    {
+        let _ = writeln!(text, "{:<16}{:>8} kB", format!("{name}:"), bytes / 1024);
+    }
+    text.push_str(&lines_of_pages(pages, if is_common { 0 } else { pages }));
+    let access = match region.protection {
+        Protection::None => "",
+        Protection::Read => "rd ",
+        Protection::ReadWrite => "rd wr ",
+        Protection::Execute => "ex ",
+        Protection::ReadExecute => "rd ex ",
+    };
+    let undumped = if region.is_undumped { "dd " } else { "" };
+    let _ = write!(text, "THPeligible:           0\nVmFlags: {access}mr mw me {undumped}\n");
+    Ok((text.into_bytes(), Some(CountingPlace::at(end, 0).cursor())))
+}
+
+/// Counts pages of all regions, and makes the sum of their lines once all are counted.
+fn count_of_regions(process: &Arc<Process>, cursor: u64) -> Made {
+    let place = CountingPlace::of(cursor);
+    let space = process.space().lock();
+    if let Some(region) = space.region_above(place.address()) {
+        let (pages, reached) = space.count_pages(place.address().max(region.range.start)..region.range.end);
+        return Ok((Vec::new(), Some(CountingPlace::at(reached, place.pages + pages as u32).cursor())));
+    }
+    let start = space.region_above(0).map_or(0, |region| region.range.start);
+    let anonymous = space.resident_frames() as u32;
+    drop(space);
+    let mut text = format!("{start:08x}-{:08x} ---p 00000000 00:00 0 ", place.address());
+    text.push_str(&" ".repeat(73_usize.saturating_sub(text.len())));
+    text.push_str("[rollup]\n");
+    text.push_str(&lines_of_pages(place.pages, anonymous.min(place.pages)));
+    whole(text)
 }
 
 #[cfg(test)]
@@ -1011,6 +1124,42 @@ mod tests {
         });
     }
 
+    /// The pages of each region are counted, and those of all are their sum; a large region that nobody has touched
+    /// takes no longer than others.
+    #[test]
+    fn pages_of_regions_are_counted() {
+        run(|program| {
+            let map = |program: &mut Program, length: usize, protection: usize| {
+                program.call(SystemCall::Map, [0, length, protection, 0x22, usize::MAX, 0]).unwrap()
+            };
+            // Regions of their own, which are none with their neighbours.
+            let before = map(program, 4096, 0);
+            let (touched, between, large) =
+                (map(program, 300 * 4096, 3), map(program, 4096, 0), map(program, 20 << 30, 3));
+            program.touch(touched, 150 * 4096, hal_api::Access::Write);
+            program.touch(large + (7 << 30), 4096, hal_api::Access::Write);
+            let text = read(program, "/proc/self/smaps");
+            let kibibytes = |line: &str| line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap();
+            let of_region = |at: usize, name: &str| {
+                let mut lines = text.lines().skip_while(|line| !line.starts_with(&format!("{at:08x}-")));
+                kibibytes(lines.find(|line| line.starts_with(name)).unwrap())
+            };
+            assert_eq!(["Size:", "Rss:", "Anonymous:"].map(|name| of_region(touched, name)), [1200, 600, 600]);
+            assert_eq!(["Size:", "Rss:", "Anonymous:"].map(|name| of_region(large, name)), [20 << 20, 4, 4]);
+            let maps = read(program, "/proc/self/maps");
+            assert_eq!(text.lines().filter(|line| line.starts_with("Rss:")).count(), maps.lines().count());
+            assert!(maps.lines().all(|line| text.contains(line)));
+            let sum: usize = text.lines().filter(|line| line.starts_with("Rss:")).map(kibibytes).sum();
+            let rollup = read(program, "/proc/self/smaps_rollup");
+            assert_eq!(rollup.lines().count(), 20);
+            assert!(rollup.lines().next().unwrap().ends_with("[rollup]"));
+            assert_eq!(rollup.lines().nth(1).map(kibibytes), Some(sum), "{rollup}");
+            for (at, length) in [(before, 4096), (touched, 300 * 4096), (between, 4096), (large, 20 << 30)] {
+                program.call(SystemCall::Unmap, [at, length]).unwrap();
+            }
+        });
+    }
+
     /// The lines of the regions come in order, whole, and the same through buffers of any length.
     #[test]
     fn regions_are_listed_in_pieces() {
@@ -1123,7 +1272,7 @@ mod tests {
             let own = program.id;
             let child = program.spawn(move |program| {
                 assert!(read(program, &format!("/proc/{own}/stat")).starts_with(&format!("{own} (test) S ")));
-                for name in ["maps", "environ", "fd", "wchan"] {
+                for name in ["maps", "smaps", "smaps_rollup", "environ", "fd", "wchan"] {
                     assert_eq!(open(program, &format!("/proc/{own}/{name}"), 0), Err(Errno::EACCES), "{name}");
                 }
                 for name in ["exe", "cwd", "root", "fd/0"] {
