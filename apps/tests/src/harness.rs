@@ -141,7 +141,12 @@ pub const OWN_PATH: &str = "/bin/tests";
 
 /// Waits for a process; at [`LIMIT`] it is killed and waited for, and the result is `None`.
 pub async fn wait(child: &Child) -> Option<cops::system::Result<Ending>> {
-    match cops::timeout(LIMIT, child.wait()).await {
+    wait_at_most(child, LIMIT).await
+}
+
+/// Waits for a process; at the limit it is killed and waited for, and the result is `None`.
+async fn wait_at_most(child: &Child, limit: Duration) -> Option<cops::system::Result<Ending>> {
+    match cops::timeout(limit, child.wait()).await {
         Ok(ending) => Some(ending),
         Err(_) => {
             let _ = child.kill();
@@ -169,8 +174,13 @@ pub fn act(name: &str) -> cops::system::Result<Child> {
 
 /// Starts an act and waits for its end.
 pub async fn ending_of_act(name: &str) -> Result<Ending, String> {
+    ending_of_long_act(name, LIMIT).await
+}
+
+/// Starts an act and waits for its end until a limit.
+pub async fn ending_of_long_act(name: &str, limit: Duration) -> Result<Ending, String> {
     let child = must!(act(name));
-    match wait(&child).await {
+    match wait_at_most(&child, limit).await {
         Some(ending) => Ok(must!(ending)),
         None => Err(alloc::format!("the process for `{name}` did not end")),
     }
