@@ -1,10 +1,9 @@
 //! Checksums of TCP segments in frames (RFC 1071, RFC 9293 section 3.1), where the device does not compute them.
 //!
-//! smoltcp adds bytes in pairs, which takes two and a half instructions for each byte: of an answer of a kilobyte that
-//! was a third of all work on the way out. The sum is the same whatever the size of the words that are added, if each
-//! carry is added too, so here it is added eight bytes at a time. smoltcp's interfaces leave the checksums of TCP alone
-//! ([`of_interfaces`]); the stack verifies those of segments from the wire before anything else looks at them, and
-//! fills in those of all frames that smoltcp writes.
+//! To add bytes in pairs takes two and a half instructions for each byte: of an answer of a kilobyte that was a third
+//! of all work on the way out. The sum is the same whatever the size of the words that are added, if each carry is
+//! added too, so here it is added eight bytes at a time. The stack verifies the checksums of segments from the wire
+//! before anything else looks at them, and fills in those of segments that leave.
 
 use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::{Checksum, DeviceCapabilities};
@@ -69,6 +68,18 @@ pub(crate) fn complete(frame: &mut [u8]) {
         let sum = place.sum(frame);
         frame[checksum].copy_from_slice(&(!sum).to_ne_bytes());
     }
+}
+
+/// Whether the checksum of a header of IPv4 is right.
+#[inline(always)]
+pub(crate) fn is_header_right(header: &[u8]) -> bool {
+    folded(pairs(header)) == u16::MAX
+}
+
+/// Returns the checksum of a header of IPv4 with zero in its place.
+#[inline(always)]
+pub(crate) fn of_header(header: &[u8; 20]) -> [u8; 2] {
+    (!folded(pairs(header))).to_ne_bytes()
 }
 
 /// Returns the sum of the 16-bit words of some bytes, all in the machine's order. The last byte of an odd number is the

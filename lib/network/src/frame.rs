@@ -57,11 +57,6 @@ impl Segment {
         self.flags & Self::RST != 0
     }
 
-    /// Whether the segment only acknowledges: it takes no part of the sequence space and requests nothing.
-    pub(crate) fn only_acknowledges(&self) -> bool {
-        self.length == 0 && self.flags & (Self::ACK | Self::RST) == Self::ACK
-    }
-
     pub(crate) fn resets_or_synchronizes(&self) -> bool {
         self.flags & (Self::RST | Self::SYN) != 0
     }
@@ -403,8 +398,6 @@ mod tests {
             assert_eq!(read, [syn, reset, acknowledges], "{flags:#x}");
             assert_eq!(segment.resets_or_synchronizes(), reset || syn, "{flags:#x}");
             assert_eq!(segment.opens(), syn && !(fin || reset || acknowledges), "{flags:#x}");
-            let only_acknowledges = acknowledges && !reset && length == 0;
-            assert_eq!(segment.only_acknowledges(), only_acknowledges, "{flags:#x} with {data} bytes");
         }
     }
 

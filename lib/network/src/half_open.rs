@@ -13,26 +13,27 @@
 //! repeated, because it is not recorded; cookies are therefore the exception. They are accepted only while a listener
 //! had reason to make some.
 //!
-//! **From a record to a smoltcp socket.** smoltcp has no way to put a socket into a state. A new socket is brought
-//! there the ordinary way: it listens, is given the request again, answers it into a [`Sink`] with the sequence number
-//! of the real answer ([`interface_that_draws`]), and then gets the acknowledgement that has just arrived.
+//! **From a record to a connection.** A control block is made with the numbers and the agreement of the two, as if it
+//! had answered the request itself, and then gets the acknowledgement that has just arrived.
 
 use core::net::IpAddr;
 
 use ethernet::Link;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
-use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{TcpControl, TcpRepr};
+use tcp::{Agreed, ControlBlock, Handshake, State};
 
 use crate::Error;
 use crate::charge::{Charge, Held};
 use crate::frame::Segment;
-use crate::host::{Cause, EXPIRIES, Host, Next, RETRY, Via, poll_one, poll_via};
-use crate::link::{LONGEST_HEADERS, Sink, Token};
-use crate::reply::{Course, packet_length, parse, write_packet};
+use crate::host::{Cause, EXPIRIES, Host, Next, RETRY, Via};
+use crate::link::Token;
+use crate::reply::{Course, header_length, packet_length, parse};
 use crate::schedule::{Timers, WorkList};
-use crate::secrets::{COOKIE_LIFE_SECONDS, cookie, initial_sequence_number, interface_that_draws, opened_cookie};
+use crate::secrets::{COOKIE_LIFE_SECONDS, cookie, initial_sequence_number, opened_cookie};
+use crate::segments::{segment_in, time};
+use crate::six::LEAST_MTU;
 use crate::slab::{ListenerId, Slab};
 use crate::table::{ENTRY, Hash, Key, Table};
 use crate::tcp::{Connection, Engine, Holder, TcpOptions, Wire, clamped, duration};
@@ -41,6 +42,9 @@ use crate::time_wait::Remains;
 /// Segment size for a client that states none (RFC 9293, section 3.7.1).
 const SEGMENT_UNSAID: u16 = 536;
 const SEGMENT_UNSAID_OF_SIX: u16 = 1220;
+
+/// Length of a header of TCP without options.
+const SHORTEST_HEADER: usize = 20;
 
 /// Wait for the acknowledgement of the first answer before it is repeated; each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -195,11 +199,18 @@ impl Host {
         }
     }
 
+    /// Returns the largest data of a segment by this way.
+    pub(crate) fn segment_size(&mut self, via: Via, key: Key) -> u16 {
+        let headers = header_length(key) + SHORTEST_HEADER;
+        u16::try_from(self.mtu_of(via).saturating_sub(headers)).unwrap_or(u16::MAX)
+    }
+
     fn mtu_of(&mut self, via: Via) -> usize {
         match via {
             Via::Ethernet => self.ethernet_mtu,
             Via::Local => crate::link::LOOPBACK_MTU,
-            Via::Six | Via::NarrowSix => self.six.mtu(),
+            Via::Six => self.six.mtu(),
+            Via::NarrowSix => self.six.mtu().min(LEAST_MTU),
         }
     }
 
@@ -319,7 +330,7 @@ impl Host {
         if self.listener(listener).is_err() {
             // The listener was closed meanwhile.
             self.forget_request(index);
-            poll_via(&mut self.interfaces, via, &mut self.stray, frame, answer, now);
+            self.refuse(via, &segment, frame, answer);
             return;
         }
         let checksums = self.checksums_of(via);
@@ -351,11 +362,10 @@ impl Host {
             return;
         }
         if segment.acknowledgement != ours.wrapping_add(1) {
-            // smoltcp answers with a reset, as RFC 9293 has it.
-            poll_via(&mut self.interfaces, via, &mut self.stray, frame, answer, now);
+            self.refuse(via, &segment, frame, answer);
             return;
         }
-        if self.establish(&request, segment, frame, answer, now) == Established::Yes {
+        if self.establish(&request, frame, now) == Established::Yes {
             self.forget_request(index);
         }
     }
@@ -396,7 +406,7 @@ impl Host {
             let listener = ListenerId { index, generation };
             let offer = Offer::from_cookie(size);
             let request = Request { course, listener, ours, theirs, offer, receive_buffer, since: now, repeated: 0 };
-            if self.establish(&request, segment, frame, answer, now) == Established::Yes {
+            if self.establish(&request, frame, now) == Established::Yes {
                 self.counters.cookies_accepted += 1;
             }
         }
@@ -404,14 +414,7 @@ impl Host {
     }
 
     /// Makes a connection of a request, with the segment that acknowledges its answer.
-    fn establish<T: TxToken>(
-        &mut self,
-        request: &Request,
-        segment: Segment,
-        frame: &[u8],
-        answer: T,
-        now: Instant,
-    ) -> Established {
+    fn establish(&mut self, request: &Request, frame: &[u8], now: Instant) -> Established {
         let (admits, free) = (self.admits, self.free_for(request.course.via));
         let Ok(listener) = self.listener(request.listener) else {
             return Established::Invalid;
@@ -423,17 +426,16 @@ impl Host {
         }
         let owner = listener.owner.clone();
         let Course { via, key, .. } = request.course;
-        let mtu = self.mtu_of(via);
+        let size = self.segment_size(via, key);
         let is_narrow =
             via == Via::Six && matches!(key.remote().ip(), IpAddr::V6(remote) if self.six.is_narrow(remote));
         let charged = Charge::new(owner.as_ref(), Held::Connection, options.memory() + key.memory_beyond_four(), free);
-        let made = charged.and_then(|charge| Ok((charge, answered(request, &options, mtu)?))).and_then(
+        let made = charged.and_then(|charge| Ok((charge, answered(request, &options, size)?))).and_then(
             |(charge, mut wire)| {
                 wire.look();
                 wire.last_heard = now;
-                wire.acknowledged = segment.acknowledgement;
                 if is_narrow {
-                    wire.via = Via::NarrowSix;
+                    wire.narrow();
                 }
                 self.add(Connection::new(key, Holder::Queued, Engine::Wire(wire), charge))
             },
@@ -445,9 +447,10 @@ impl Host {
         let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
             return Established::Invalid;
         };
-        // The socket has sent its answer; now it gets the acknowledgement that has just arrived.
-        poll_via(&mut self.interfaces, via, &mut wire.sockets, frame, answer, now);
-        if !matches!(wire.socket().state(), State::Established | State::CloseWait) {
+        if let Some(segment) = segment_in(via, frame, self.hardware, &self.checksums) {
+            wire.tcp_mut().input(&segment, time(now));
+        }
+        if !matches!(wire.tcp().state(), State::Established | State::CloseWait) {
             // Its sequence number is not in the window.
             self.discard(index);
             return Established::Invalid;
@@ -529,30 +532,15 @@ impl Host {
     }
 }
 
-/// Returns a socket that has received this request and given this answer.
-fn answered(request: &Request, options: &TcpOptions, mtu: usize) -> Result<Wire, Error> {
-    let &Request { course, ours, theirs, offer, since, .. } = request;
-    let mut wire = Wire::new(course.via, options, since)?;
-    wire.next_expected = theirs.wrapping_add(1);
-    wire.socket_mut().listen(course.key.local()).map_err(|_| Error::Invalid)?;
-    let asked = TcpRepr {
-        src_port: course.key.remote().port(),
-        dst_port: course.key.local_port(),
-        ack_number: None,
-        max_seg_size: Some(offer.segment),
-        window_scale: offer.scale,
-        sack_permitted: offer.selective,
-        ..course.segment(TcpControl::Syn, theirs, 0)
-    };
-    let mut packet = [0; LONGEST_HEADERS];
-    let packet = packet.get_mut(..packet_length(course.key, &asked)).ok_or(Error::Invalid)?;
-    let mirrored = course.key.mirrored();
-    write_packet(packet, mirrored, &asked, &ChecksumCapabilities::ignored());
-    let mut sink = Sink::new(mtu);
-    let mut interface = interface_that_draws(ours, mtu, since);
-    poll_one(&mut interface, &mut wire.sockets, packet, &mut sink, since);
-    interface.poll_egress(since, &mut sink, &mut wire.sockets);
-    if wire.socket().state() == State::SynReceived { Ok(wire) } else { Err(Error::Invalid) }
+/// Makes the connection of a request that was answered. `size` is the largest segment that its way carries.
+fn answered(request: &Request, options: &TcpOptions, size: u16) -> Result<Wire, Error> {
+    let &Request { course, ours, theirs, offer, since, receive_buffer, .. } = request;
+    let window = u16::try_from(receive_buffer).unwrap_or(u16::MAX);
+    let scale = offer.scale.map(|theirs| (theirs, scale_of(receive_buffer as usize)));
+    let agreed = Agreed { segment_size: offer.segment.min(size), scale, selective: offer.selective };
+    let buffers = [options.receive_buffer, options.send_buffer].map(clamped);
+    let tcp = ControlBlock::accept(&Handshake { ours, theirs, window, agreed }, buffers[0], buffers[1])?;
+    Wire::new(course.via, tcp, options, since)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! # Invariants
 //! * *One owner*: a connection is in the table exactly while its `listed` is set; it then counts as a user of its local
 //!   port.
-//! * *Marked or idle*: after each operation a connection for which smoltcp could act at once is in the work list, and
+//! * *Marked or idle*: after each operation a connection with a segment to send at once is in the work list, and
 //!   one that waits for a time has a timer no later than that time. [`Host::settle`] decides this; a cheaper decision
 //!   elsewhere carries a comment with the reason why the invariant still holds.
 //! * *Seen once*: wakers fire on the difference between the states that `settle` saw last and sees now.
@@ -13,11 +13,11 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use alloc::vec::Vec;
 use ethernet::{ETHERNET_HEADER, Link};
-use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
+use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, DeviceCapabilities, TxToken};
-use smoltcp::socket::tcp::State;
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, HardwareAddress, Icmpv4Packet, IpCidr, Ipv4Cidr, Ipv4Packet, TcpControl};
+use tcp::{Planned, Reaction, State, Turn};
 
 use crate::Error;
 use crate::arrivals::{Allowance, Reader};
@@ -31,18 +31,18 @@ use crate::echo::ECHO_REPLY_OF_SIX;
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4, classify_six};
 use crate::groups::{self, delay_of_query};
 use crate::half_open::HalfOpen;
-use crate::link::{
-    Arrived, Described, Envelope, Enveloped, Frame, Loopback, Outgoing, OutgoingSix, Token, capabilities_of_six,
-};
+use crate::link::{Arrived, Described, Envelope, Enveloped, Frame, Token, capabilities_of_six, depart};
 use crate::packets::PacketSocket;
-use crate::reply::{Course, header_length};
+use crate::reply::Course;
+use crate::resolution::{self, Resolution};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::Secret;
+use crate::segments::{instant, segment_in, time};
 use crate::six::{LEAST_MTU, SixNetwork};
 use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
 use crate::table::{Key, LocalEnd, Ports, Table};
-use crate::tcp::{ACKNOWLEDGEMENT_DELAY, Connection, Engine, Holder, Listener, Wire, duration};
-use crate::time_wait::{self, Remains, TimeWait, Verdict};
+use crate::tcp::{Connection, Engine, Holder, Listener, Wire, duration};
+use crate::time_wait::{self, TimeWait, Verdict};
 use crate::udp::{Datagrams, datagram_payload};
 
 /// The time of something that never happens.
@@ -64,14 +64,13 @@ const RESOLUTIONS: usize = 256;
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 /// Delay before a full device is tried again for the lease, which is in no hurry.
 const LEASE_RETRY: Duration = Duration::from_millis(100);
-/// smoltcp's shortest retransmission timeout (RFC 6298 section 2.4): a segment sent now is not sent again earlier.
-const RETRANSMISSION_MINIMUM: Duration = Duration::from_millis(1000);
 /// Delay before a connection within the host that found no memory is tried again.
 pub(crate) const ADMISSION_RETRY: Duration = Duration::from_millis(100);
 /// Delay before a local connection that found its listener full looks again.
 pub(crate) const FULL_RETRY: Duration = Duration::from_secs(1);
-/// TCP header of a segment with data: smoltcp gives such segments no options.
-const DATA_HEADER: usize = 20;
+/// Headers of IPv4 and TCP, and of IPv6 and TCP, without options.
+const HEADERS_OF_FOUR: usize = 40;
+const HEADERS_OF_SIX: usize = 60;
 /// Pause before a connection tries again whose next hop has not told its hardware address.
 pub(crate) const RESOLUTION_RETRY: Duration = Duration::from_secs(1);
 /// Number of messages of neighbour discovery that one poll or operation sends.
@@ -125,24 +124,11 @@ impl Via {
     }
 }
 
-/// smoltcp's half of the interfaces.
+/// smoltcp's half of the interface, for datagrams, echoes and resolution, one for each family.
 pub(crate) struct Interfaces {
     pub(crate) ethernet: Interface,
-    pub(crate) loopback: Interface,
-    /// Those for packets of IPv6 over the Ethernet device, without an Ethernet header.
+    /// That for packets of IPv6, without an Ethernet header.
     pub(crate) six: Interface,
-    pub(crate) narrow_six: Interface,
-}
-
-impl Interfaces {
-    pub(crate) fn of(&mut self, via: Via) -> &mut Interface {
-        match via {
-            Via::Ethernet => &mut self.ethernet,
-            Via::Local => &mut self.loopback,
-            Via::Six => &mut self.six,
-            Via::NarrowSix => &mut self.narrow_six,
-        }
-    }
 }
 
 /// Makes the interface for packets of IPv6 of at most this size.
@@ -184,6 +170,8 @@ pub(crate) struct Host {
     pub(crate) ethernet_mtu: usize,
     /// Addresses, routers and neighbours of IPv6.
     pub(crate) six: SixNetwork,
+    /// Neighbours of IPv4.
+    pub(crate) four: Resolution,
     pub(crate) capabilities: DeviceCapabilities,
     /// Answers to packets of IPv6 that need one.
     pub(crate) answers_of_six: SixAllowances,
@@ -225,7 +213,7 @@ pub(crate) struct Host {
     pub(crate) datagram_work: WorkList,
     pub(crate) datagram_timers: Timers,
 
-    /// Empty socket set for packets without a socket: smoltcp answers echo requests, ARP and stray segments.
+    /// Empty socket set for packets without a socket: smoltcp answers echo requests and ARP.
     pub(crate) stray: SocketSet<'static>,
 
     /// Client that asks for the host's address, unless it is fixed.
@@ -249,6 +237,7 @@ impl Host {
         self.own = own;
         self.network = Ipv4Cidr::new(own, address.prefix);
         self.gateway = address.gateway;
+        self.four.clear();
         let network = IpCidr::Ipv4(self.network);
         let mut stored = true;
         self.interfaces.ethernet.update_ip_addrs(|addresses| {
@@ -436,8 +425,12 @@ impl Host {
                     Some(Heard::Attack) => self.set_look_at_addresses(now),
                     Some(Heard::Conflict) => return self.decline(answer, now),
                 }
+                let is_resolved = self.four.hear(frame, self.own, &self.network, now);
                 poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now);
-                self.try_unresolved();
+                if is_resolved {
+                    self.try_unresolved();
+                }
+                self.try_unresolved_datagrams();
             }
             Packet::Other => poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now),
             Packet::Drop => {}
@@ -459,6 +452,10 @@ impl Host {
             let Some(index) = self.unresolved.pop() else { break };
             self.work.push(index);
         }
+        self.try_unresolved_datagrams();
+    }
+
+    fn try_unresolved_datagrams(&mut self) {
         for _ in 0..RESOLUTIONS {
             let Some(index) = self.datagram_timers.expired(FAR_AWAY) else { break };
             self.datagram_work.push(index);
@@ -533,6 +530,7 @@ impl Host {
         if reaction.is_resized {
             let seed = self.cookies.of_number(now.total_micros() as u64);
             self.interfaces.six = interface_of_six(&self.capabilities, self.six.mtu(), seed, now);
+            self.limit_segments(Via::Six, self.six.mtu().saturating_sub(HEADERS_OF_SIX));
         }
         self.set_look_at_addresses(now);
     }
@@ -546,6 +544,18 @@ impl Host {
                 Some(departing) => message.send(self.hardware, Token(departing)),
                 None => {
                     self.six.put_off(&message, now + LEASE_RETRY);
+                    break;
+                }
+            }
+        }
+        for _ in 0..DISCOVERIES {
+            let Some(question) = self.four.due(now) else { break };
+            match link.depart() {
+                Some(departing) if !self.own.is_unspecified() => {
+                    resolution::ask(&question, self.own, self.hardware, Token(departing));
+                }
+                _ => {
+                    self.four.put_off(&question, now + LEASE_RETRY);
                     break;
                 }
             }
@@ -565,10 +575,8 @@ impl Host {
         let is_true = match about {
             // A host that has not seen the packet does not know its number (RFC 5927, section 7.2).
             Quoted::Tcp { sequence } => match self.table.find(key).and_then(|index| self.connections.get_mut(index)) {
-                Some(Connection { engine: Engine::Wire(wire), .. }) if wire.is_under_way(sequence) => {
-                    if wire.via == Via::Six {
-                        wire.via = Via::NarrowSix;
-                    }
+                Some(Connection { engine: Engine::Wire(wire), .. }) if wire.tcp().is_under_way(sequence) => {
+                    wire.narrow();
                     true
                 }
                 _ => false,
@@ -583,7 +591,6 @@ impl Host {
 
     fn tcp_input<T: TxToken>(&mut self, via: Via, segment: Segment, frame: &[u8], answer: T, now: Instant) {
         let key = segment.key;
-        // smoltcp does not look at it.
         if via != Via::Local && self.checksums.tcp.rx() && !checksum::is_right(frame) {
             return;
         }
@@ -594,25 +601,16 @@ impl Host {
             let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
                 return;
             };
+            if (wire.via == Via::Local) != (via == Via::Local) {
+                return;
+            }
+            let Some(arrived) = segment_in(via, frame, self.hardware, &self.checksums) else { return };
             wire.last_heard = now;
-            if segment.resets_or_synchronizes() && !wire.believes(&segment) {
-                self.doubt(via, key, index, segment, frame, answer, now);
-                return;
+            let reaction = wire.tcp_mut().input(&arrived, time(now));
+            if reaction != Reaction::Usual {
+                self.react(reaction, via, index, &segment, frame, answer);
             }
-            if wire.must_not_see(&segment) {
-                return;
-            }
-            wire.note_acknowledgement(&segment);
-            poll_via(&mut self.interfaces, wire.via, &mut wire.sockets, frame, answer, now);
-            let cause = if segment.is_reset() { Cause::Reset } else { Cause::Segment };
-            // The other side's bytes begin behind its SYN.
-            if wire.seen.state == State::SynSent {
-                wire.next_expected = segment.sequence.wrapping_add(1);
-            }
-            // This segment has brought the connection into TIME-WAIT: it has the numbers for the record.
-            if wire.seen.state != State::TimeWait && wire.socket().state() == State::TimeWait {
-                wire.remains = Remains::of(&segment);
-            }
+            let cause = if reaction == Reaction::Ended { Cause::Reset } else { Cause::Segment };
             if self.settle(index, now, cause) == Next::Now {
                 self.work.push(index);
             }
@@ -620,9 +618,6 @@ impl Host {
         }
         // A lease may have been lost: nothing new begins with its address.
         if via != Via::Local && !self.is_own(key.local().ip()) {
-            if via == Via::Ethernet {
-                poll_one(self.interfaces.of(via), &mut self.stray, frame, answer, now);
-            }
             return;
         }
         // Not a connection: in turn a request, a record of an ended connection, a listener, a cookie.
@@ -646,45 +641,57 @@ impl Host {
             Some(listener) => self.request(via, listener, segment, frame, answer, now),
             None => {
                 if let Some(answer) = self.cookie_input(via, segment, frame, answer, now) {
-                    // smoltcp checks the segment and answers it with a reset.
-                    poll_via(&mut self.interfaces, via, &mut self.stray, frame, answer, now);
+                    self.refuse(via, &segment, frame, answer);
                 }
             }
         }
     }
 
-    /// Handles a reset without the expected sequence number, or a request in a connection (RFC 5961, sections 3.2 and
-    /// 4.2): the other side is told the right number, and sends a reset with it if it meant that. smoltcp itself
-    /// accepts every reset in the window, and ignores requests; it sends the acknowledgement for a repeated byte, at
-    /// most one in a second.
-    #[allow(clippy::too_many_arguments, reason = "they are those of `tcp_input`, and what it has found")]
-    fn doubt<T: TxToken>(
+    /// Answers a segment of no connection with a reset (RFC 9293, section 3.5.2).
+    pub(crate) fn refuse<T: TxToken>(&mut self, via: Via, segment: &Segment, frame: &[u8], answer: T) {
+        let from = segment.key.remote().ip();
+        let course = Course::back(via, segment.key, frame, self.hardware);
+        let is_whole = segment_in(via, frame, self.hardware, &self.checksums).is_some();
+        let (Some(course), true) = (course, is_whole && !segment.is_reset()) else { return };
+        if from.is_unspecified() || self.is_for_many(via, from) {
+            return;
+        }
+        let mut reset = course.segment(TcpControl::Rst, segment.acknowledgement, 0);
+        if segment.acknowledges() {
+            reset.ack_number = None;
+        } else {
+            reset = course.segment(TcpControl::Rst, 0, segment.sequence.wrapping_add(segment.length));
+        }
+        course.send(&reset, answer, &self.checksums_of(via));
+    }
+
+    /// Answers a segment at once that needs that, and counts challenges to resets and requests that another host may
+    /// have forged (RFC 5961, sections 3.2 and 4.2).
+    #[cold]
+    #[inline(never)]
+    fn react<T: TxToken>(
         &mut self,
+        reaction: Reaction,
         via: Via,
-        key: Key,
         index: u32,
-        segment: Segment,
+        segment: &Segment,
         frame: &[u8],
         answer: T,
-        now: Instant,
     ) {
-        let course = Course::back(via, key, frame, self.hardware);
-        let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
-            return;
-        };
-        let deserves_an_answer = segment.is_synchronizing() || wire.is_in_window(&segment);
-        let (Some(course), true) = (course, deserves_an_answer) else {
-            return;
-        };
-        self.counters.challenges += 1;
-        // smoltcp acknowledges a segment from before its window: give it one in the other side's name.
-        let mirrored = Course { key: key.mirrored(), hardware: [course.hardware[1], self.hardware], via };
-        let repeated = mirrored.segment(TcpControl::None, wire.next_number().wrapping_sub(1), wire.acknowledged);
-        let mut bytes = [0; ETHERNET_HEADER + 60];
-        let start = if via == Via::Local { ETHERNET_HEADER } else { 0 };
-        let bytes = &mut bytes[start..ETHERNET_HEADER + header_length(key) + 20];
-        mirrored.write(&repeated, bytes, &ChecksumCapabilities::default());
-        poll_via(&mut self.interfaces, via, &mut wire.sockets, bytes, answer, now);
+        let Some(course) = Course::back(via, segment.key, frame, self.hardware) else { return };
+        let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else { return };
+        match reaction {
+            Reaction::Answer => {
+                let departure = wire.tcp_mut().acknowledgement();
+                course.depart(wire.tcp(), &departure, answer);
+            }
+            Reaction::Reset(number) => {
+                let reset = course.segment(TcpControl::Rst, number, 0);
+                course.send(&reset, answer, &self.checksums_of(via));
+            }
+            Reaction::Challenged if segment.resets_or_synchronizes() => self.counters.challenges += 1,
+            Reaction::Challenged | Reaction::Ended | Reaction::Usual => {}
+        }
     }
 
     /// Enters a connection in all tables. Nothing is changed if this fails.
@@ -724,11 +731,11 @@ impl Host {
                     && let Some(connection) = self.connections.get_mut(index)
                     && let Engine::Wire(wire) = &mut connection.engine
                     && wire.via != Via::Local
-                    && wire.socket().state() == State::SynSent
-                    && wire.remains.ours == sequence
+                    && wire.tcp().state() == State::SynSent
+                    && wire.tcp().is_under_way(sequence)
                 {
                     connection.failure = Some(Error::Unreachable);
-                    wire.socket_mut().abort();
+                    wire.tcp_mut().abort();
                     self.settle(index, now, Cause::Local);
                     self.remove_closed(index);
                 }
@@ -791,7 +798,7 @@ impl Host {
                     };
                 }
                 connection.give_up_at = None;
-                if wire.socket().remote_endpoint().is_none() {
+                if wire.tcp().is_finished() {
                     return self.remove_closed(index);
                 }
                 // Otherwise `egress` still tells the other side, and then removes the connection.
@@ -819,11 +826,13 @@ impl Host {
             return;
         };
         let orphan = connection.holder == Holder::None;
-        let socket = wire.socket();
-        let patience_ns = match socket.state() {
+        let tcp = wire.tcp();
+        let patience_ns = match tcp.state() {
             State::SynSent => Some(self.patience.connect_ns),
             State::SynReceived => Some(self.patience.handshake_ns),
-            State::Established | State::CloseWait if socket.send_queue() > 0 => Some(self.patience.acknowledgement_ns),
+            State::Established | State::CloseWait if !tcp.outgoing().is_empty() => {
+                Some(self.patience.acknowledgement_ns)
+            }
             State::FinWait1 | State::Closing | State::LastAck if orphan => Some(self.patience.orphan_ns),
             State::FinWait1 | State::Closing | State::LastAck => Some(self.patience.acknowledgement_ns),
             State::FinWait2 if orphan => Some(self.patience.orphan_ns),
@@ -841,20 +850,13 @@ impl Host {
         let Engine::Wire(wire) = &mut connection.engine else {
             return Next::Gone;
         };
-        // In TIME-WAIT smoltcp would drop the received data when its own timer ends; `changed` has sent the last
-        // acknowledgement on its way, and answers to further segments come while they are polled.
-        if matches!(wire.seen.state, State::TimeWait | State::Closed) {
+        if wire.seen.state == State::Closed {
             return Next::Later;
         }
-        wire.look_at_arrivals(now);
-        // Common cases, without asking smoltcp: an acknowledgement that may wait, and nothing.
-        let wanted = match wire.acknowledge_later(now) {
-            None if wire.is_quiet() => None,
-            None => match self.interfaces.of(wire.via).poll_at(now, &wire.sockets) {
-                Some(wanted) if wanted <= now => return Next::Now,
-                wanted => wanted,
-            },
-            at => at,
+        let wanted = match wire.tcp_mut().turn(time(now)) {
+            Turn::Now => return Next::Now,
+            Turn::At(at) => Some(instant(at)),
+            Turn::Idle => None,
         };
         if let Some(at) = [wanted, deadline].into_iter().flatten().min() {
             self.timers.no_later_than(index, at);
@@ -886,66 +888,69 @@ impl Host {
             return Next::Gone;
         };
         let Engine::Wire(wire) = &mut connection.engine else { return Next::Gone };
+        let Some(planned) = wire.tcp_mut().plan(time(now)) else { return self.sent_all(index, now) };
         let (via, key) = (wire.via, connection.key);
-        // The last acknowledgement is not delayed: the other side may be waiting for nothing else.
-        let time = match wire.socket().state() {
-            State::TimeWait => now + ACKNOWLEDGEMENT_DELAY,
-            _ => now,
-        };
-        let (polled, length, is_unresolved) = match via {
-            Via::Ethernet | Via::Local => emit(&mut self.interfaces, &mut self.frames, link, wire, time),
-            Via::Six | Via::NarrowSix => {
-                let hardware = self.six.hardware_of(key.remote().ip(), now);
-                emit_six(self.interfaces.of(via), self.hardware, hardware, link, wire, time)
+        let hardware = match (via, key.remote().ip()) {
+            (Via::Local, _) => Some([0; 6]),
+            (_, IpAddr::V4(remote)) => {
+                let hardware = self.four.hardware_of(next_hop(&self.network, self.gateway, remote), now);
+                // A neighbour that has been silent is asked in a while.
+                self.look_at_addresses = self.look_at_addresses.min(self.four.next());
+                hardware
+            }
+            (_, remote) => {
+                let hardware = self.six.hardware_of(remote, now);
+                self.look_at_addresses = self.look_at_addresses.min(self.six.next());
+                hardware
             }
         };
-        let sent = polled == PollResult::SocketStateChanged;
-        let socket = wire.socket();
-        let (state, queued) = (socket.state(), socket.send_queue());
-        match state {
+        let Some(hardware) = hardware else {
+            let at = now + RESOLUTION_RETRY;
+            let at = connection.deadline().map_or(at, |deadline| deadline.min(at));
+            self.unresolved.push(index);
+            self.timers.no_later_than(index, at);
+            self.discover(link, now);
+            return match self.sent_all(index, now) {
+                Next::Now => Next::Later,
+                next => next,
+            };
+        };
+        let course = Course { via, key, hardware: [self.hardware, hardware] };
+        let is_sent = if via == Via::Local {
+            let [frame, _] = &mut self.frames;
+            emit(wire, &course, planned, frame.as_mut(), now)
+        } else {
+            emit(wire, &course, planned, depart(link), now)
+        };
+        match self.sent_all(index, now) {
+            Next::Now if !is_sent => {
+                // The device is full.
+                self.timers.no_later_than(index, now + RETRY);
+                Next::Later
+            }
+            next => next,
+        }
+    }
+
+    /// Returns the time of the next turn of a connection that has had one; one that has ended is removed.
+    #[inline]
+    fn sent_all(&mut self, index: u32, now: Instant) -> Next {
+        let Some(connection) = self.connections.get_mut(index) else { return Next::Gone };
+        let Engine::Wire(wire) = &mut connection.engine else { return Next::Gone };
+        match wire.tcp().state() {
             State::Closed => {
                 // The reset is sent, or cannot be.
                 wire.look();
-                return self.remove_closed(index);
+                self.remove_closed(index)
             }
             State::TimeWait => {
                 wire.look();
                 if connection.holder == Holder::None {
                     self.retire(index, now);
                 }
-                return Next::Gone;
+                Next::Gone
             }
-            _ => {}
-        }
-        if sent {
-            wire.has_sent();
-            // Common case, without asking smoltcp again: only the retransmission timer is left.
-            if is_complete(wire, state, length, queued) {
-                if queued > 0 {
-                    self.timers.no_later_than(index, now + RETRANSMISSION_MINIMUM);
-                }
-                return Next::Later;
-            }
-        }
-        match self.settle(index, now, Cause::Local) {
-            Next::Now if sent => Next::Now,
-            Next::Now if is_unresolved => {
-                self.unresolved.push(index);
-                self.timers.no_later_than(index, now + RESOLUTION_RETRY);
-                self.discover(link, now);
-                Next::Later
-            }
-            Next::Now => {
-                // The device is full.
-                self.timers.no_later_than(index, now + RETRY);
-                Next::Later
-            }
-            Next::Later if !sent && via == Via::Ethernet => {
-                // Perhaps the next hop's hardware address is not known yet.
-                self.unresolved.push(index);
-                Next::Later
-            }
-            next => next,
+            _ => self.schedule(index, now),
         }
     }
 
@@ -1058,7 +1063,7 @@ impl Host {
                     continue;
                 }
                 Engine::Wire(wire) if is_over => {
-                    wire.socket_mut().abort();
+                    wire.tcp_mut().abort();
                     if connection.failure.is_none() {
                         connection.failure = Some(Error::TimedOut);
                     }
@@ -1105,7 +1110,8 @@ impl Host {
     pub(crate) fn set_look_at_addresses(&mut self, now: Instant) {
         let lease = self.dhcp.as_ref().map_or(FAR_AWAY, dhcp::Client::next);
         let claim = self.claim.as_ref().map_or(FAR_AWAY, Claim::next);
-        let next = if self.unswept > 0 { now } else { lease.min(self.six.next()).min(claim) };
+        let neighbours = self.six.next().min(self.four.next());
+        let next = if self.unswept > 0 { now } else { lease.min(neighbours).min(claim) };
         self.look_at_addresses = if next == FAR_AWAY { next } else { next.min(now + LONGEST_TIMER) };
     }
 
@@ -1129,13 +1135,26 @@ impl Host {
         self.ethernet_mtu = mtu;
         let mut capabilities = self.capabilities.clone();
         capabilities.max_transmission_unit = mtu + ETHERNET_HEADER;
-        // smoltcp's interface has its size for life. The new one asks its neighbours again.
+        // smoltcp's interface, which sends datagrams, has its size for life. The new one asks its neighbours again.
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(self.hardware)));
         config.random_seed = self.cookies.of_number(mtu as u64);
         self.interfaces.ethernet = Interface::new(config, &mut Described(capabilities), Instant::ZERO);
+        self.limit_segments(Via::Ethernet, mtu.saturating_sub(HEADERS_OF_FOUR));
         if let Some(Lease { address, .. }) = self.lease {
             // It was stored before, in as much room.
             let _ = self.set_address(address);
+        }
+    }
+
+    /// Has the connections by this way send segments of at most this size.
+    #[cold]
+    fn limit_segments(&mut self, via: Via, size: usize) {
+        for index in 0..self.connections.indexes() {
+            if let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index)
+                && wire.via == via
+            {
+                wire.tcp_mut().limit_segment(u16::try_from(size).unwrap_or(u16::MAX));
+            }
         }
     }
 
@@ -1159,6 +1178,7 @@ impl Host {
             }
             Some(Change::Lost) => {
                 (self.lease, self.claim) = (None, None);
+                self.four.clear();
                 self.own = Ipv4Addr::UNSPECIFIED;
                 self.network = Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 32);
                 self.gateway = None;
@@ -1186,9 +1206,8 @@ impl Host {
             return false;
         }
         // A connection that both sides have ended has not failed.
-        let has_ended =
-            matches!(wire.socket().state(), State::Closed | State::Closing | State::LastAck | State::TimeWait);
-        wire.socket_mut().abort();
+        let has_ended = matches!(wire.tcp().state(), State::Closed | State::Closing | State::LastAck | State::TimeWait);
+        wire.tcp_mut().abort();
         if connection.failure.is_none() && !has_ended {
             connection.failure = Some(Error::Aborted);
         }
@@ -1252,7 +1271,7 @@ impl Host {
         let Some(Connection { key, engine: Engine::Wire(wire), charge, .. }) = self.connections.get(index) else {
             return;
         };
-        let (key, remains) = (*key, wire.remains);
+        let (key, remains) = (*key, wire.remains());
         let free = self.time_wait.free();
         // The connection's charge is larger, but another task may wait for that memory.
         let charged = Charge::new(charge.owner(), Held::Record, time_wait::MEMORY + key.memory_beyond_four(), free);
@@ -1295,8 +1314,7 @@ pub(crate) fn poll_one<T: TxToken>(
     interface.poll_ingress_single(now, &mut device, sockets);
 }
 
-/// Hands a frame, or a packet within the host, to one socket set.
-#[inline(always)]
+/// Hands a frame to one socket set.
 pub(crate) fn poll_via<T: TxToken>(
     interfaces: &mut Interfaces,
     via: Via,
@@ -1306,9 +1324,9 @@ pub(crate) fn poll_via<T: TxToken>(
     now: Instant,
 ) {
     if via.is_six() {
-        return poll_six(interfaces.of(via), sockets, frame, answer, now);
+        return poll_six(&mut interfaces.six, sockets, frame, answer, now);
     }
-    poll_one(interfaces.of(via), sockets, frame, answer, now);
+    poll_one(&mut interfaces.ethernet, sockets, frame, answer, now);
 }
 
 /// Hands the packet of IPv6 in a frame to one socket set. An answer goes back to the device from which the frame came.
@@ -1325,55 +1343,20 @@ fn poll_six<T: TxToken>(
     }
 }
 
-/// Result of a connection's turn: smoltcp's, the length of the segment that was sent, and whether none could be sent
-/// because the next hop's hardware address is not known.
-type Emitted = (PollResult, usize, bool);
-
-/// Lets a connection send its next segment into the device as a packet of IPv6 to the device with this address.
-#[inline(never)]
-fn emit_six<L: Link>(
-    interface: &mut Interface,
-    own: [u8; 6],
-    hardware: Option<[u8; 6]>,
-    link: &mut L,
-    wire: &mut Wire,
-    time: Instant,
-) -> Emitted {
-    let Some(hardware) = hardware else { return (PollResult::None, 0, true) };
-    let mut outgoing = OutgoingSix { link, envelope: Envelope::new(own, hardware), length: 0 };
-    let polled = interface.poll_egress(time, &mut outgoing, &mut wire.sockets);
-    (polled, outgoing.length.saturating_sub(smoltcp::wire::IPV6_HEADER_LEN), false)
+/// Lets a connection send its next segment, if there is room for it; returns whether there was.
+#[inline(always)]
+fn emit<T: TxToken>(wire: &mut Wire, course: &Course, planned: Planned, token: Option<T>, now: Instant) -> bool {
+    let Some(token) = token else { return false };
+    let Some(departure) = wire.tcp_mut().send_planned(planned, time(now)) else { return false };
+    course.depart(wire.tcp(), &departure, token);
+    true
 }
 
-/// Lets a connection send its next segment into the device as a packet of IPv4, or into the frame for packets within
-/// the host.
+/// Returns the neighbour to which packets to this address go.
 #[inline(always)]
-fn emit<L: Link>(
-    interfaces: &mut Interfaces,
-    frames: &mut [Option<Frame>; 2],
-    link: &mut L,
-    wire: &mut Wire,
-    time: Instant,
-) -> Emitted {
-    const HEADER: usize = smoltcp::wire::IPV4_HEADER_LEN;
-    if wire.via != Via::Local {
-        let mut outgoing = Outgoing { link, length: 0 };
-        let polled = interfaces.ethernet.poll_egress(time, &mut outgoing, &mut wire.sockets);
-        return (polled, outgoing.length.saturating_sub(ETHERNET_HEADER + HEADER), false);
+fn next_hop(network: &Ipv4Cidr, gateway: Option<Ipv4Addr>, remote: Ipv4Addr) -> Ipv4Addr {
+    match gateway {
+        Some(gateway) if !network.contains_addr(&remote) => gateway,
+        _ => remote,
     }
-    let [frame, _] = frames;
-    let mut outgoing = Loopback(frame.as_mut());
-    let polled = interfaces.loopback.poll_egress(time, &mut outgoing, &mut wire.sockets);
-    let length = frame.as_ref().and_then(Frame::packet).map_or(0, <[u8]>::len);
-    (polled, length.saturating_sub(HEADER), false)
-}
-
-/// Returns whether a segment of `length` bytes carried all of the `queued` data, with the current acknowledgement and
-/// window.
-#[inline(always)]
-fn is_complete(wire: &Wire, state: State, length: usize, queued: usize) -> bool {
-    matches!(state, State::Established | State::CloseWait)
-        && state == wire.seen.state
-        && length == DATA_HEADER + queued
-        && wire.keepalive.is_none()
 }

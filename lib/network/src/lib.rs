@@ -1,14 +1,14 @@
-//! TCP/IP with a constant-time connection table over smoltcp.
+//! TCP/IP with a constant-time connection table.
 //!
-//! **The problem.** smoltcp is a good TCP, but it finds a packet's socket by asking every socket, polls every socket
-//! for something to send, and its listening socket *is* the one connection that it will accept. A server with ten
-//! thousand connections would pay for all of them with every packet.
+//! **The problem.** A stack that finds a packet's socket by asking every socket, and polls every socket for something
+//! to send, makes a server with ten thousand connections pay for all of them with every packet.
 //!
-//! **The choice.** Each connection owns a socket set of exactly one socket. [`Stack`] reads the addresses and ports of
-//! an arriving packet itself, finds the connection in a hash table, and lets smoltcp poll that one set with that one
-//! packet. Connections that have something to send are in a list, those that wait for a time in a heap; nothing ever
-//! walks over all connections. Listeners are the stack's own: a SYN leaves a small record or a cookie (module
-//! `half_open`), and its acknowledgement makes a connection.
+//! **The choice.** [`Stack`] reads the addresses and ports of an arriving packet itself and finds the connection in a
+//! hash table. Each connection is a [control block](tcp::ControlBlock) of the crate `tcp`, which takes that one
+//! segment and says when it has one to send. Connections that have something to send are in a list, those that wait
+//! for a time in a heap; nothing ever walks over all connections. Listeners are the stack's own: a SYN leaves a small
+//! record or a cookie (module `half_open`), and its acknowledgement makes a connection. Datagrams, echoes and the
+//! formats of packets are smoltcp's.
 //!
 //! **Driving.** The stack does not wait, lock, or read a clock. The kernel holds the stack under a lock of
 //! its own, calls operations that answer at once, leaves a [`Waker`](core::task::Waker) where it would have to
@@ -20,10 +20,11 @@
 //! systems without joined ends, such connections can exchange TCP segments over a loopback interface
 //! ([`LocalConnections`]).
 //!
-//! **IPv6 on the wire.** smoltcp resolves addresses of IPv4 itself (ARP). For IPv6 the stack does that (modules
-//! `discovery`, `neighbours`, `six`), because smoltcp believes every advertisement and keeps the neighbours of both
-//! families in one small table, from which any host of the network could push the other family's. Its interfaces for
-//! IPv6 have packets without an Ethernet header, which the stack puts before them.
+//! **Neighbours.** The stack resolves addresses of IPv6 itself, and for connections also those of IPv4 (modules
+//! `discovery`, `neighbours`, `six`, `resolution`): smoltcp, which does that for datagrams of IPv4, believes every
+//! advertisement and keeps the neighbours of both families in one small table, from which any host of the network could
+//! push the other family's. Its interface for IPv6 has packets without an Ethernet header, which the stack puts before
+//! them.
 //!
 //! Not supported: IP fragments and extension headers of IPv6 (dropped), reception of multicast.
 #![no_std]
@@ -55,8 +56,10 @@ mod packets;
 mod raw;
 mod reply;
 mod reports;
+mod resolution;
 mod schedule;
 mod secrets;
+mod segments;
 mod six;
 mod slab;
 mod stack;
@@ -65,6 +68,7 @@ mod tcp;
 mod time_wait;
 mod udp;
 
+pub use crate::tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
 pub use arrivals::{LEVELS, Reader, Turn, Waiting};
 pub use charge::{Held, Owner};
 pub use configuration::{
@@ -80,5 +84,4 @@ pub use secrets::Seeds;
 pub use slab::{BindingId, ConnectionId, DatagramId, ListenerId, PacketSocketId};
 pub use stack::{Order, Polled, Stack};
 pub use table::{LocalEnd, Sharing};
-pub use tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
 pub use udp::{DatagramOptions, DatagramProtocol, Origin};

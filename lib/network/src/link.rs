@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use ethernet::{ChecksumOffload, Departing, ETHERNET_HEADER, Link};
-use smoltcp::phy::{self, Checksum, ChecksumCapabilities, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
 use crate::Error;
@@ -23,13 +23,13 @@ pub(crate) fn is_summed_here(link: &impl Link) -> bool {
     matches!(link.checksum_offload(), ChecksumOffload::None | ChecksumOffload::Receive)
 }
 
-/// Returns a link's permission to send a frame that smoltcp writes.
+/// Returns a link's permission to send a frame with a segment.
 pub(crate) fn depart<L: Link>(link: &mut L) -> Option<Summed<L::Departing<'_>>> {
     let is_summed_here = is_summed_here(link);
     Some(Summed { permit: link.depart()?, is_summed_here })
 }
 
-/// The permission to send a frame that smoltcp writes, with the checksum that it leaves out.
+/// The permission to send a frame with a segment, whose checksum is filled in.
 pub(crate) struct Summed<D> {
     permit: D,
     is_summed_here: bool,
@@ -167,23 +167,8 @@ impl<L: Link> TxToken for Answer<'_, L> {
     }
 }
 
-/// A link that records the length of the outgoing frame, for one poll.
-pub(crate) struct Outgoing<'link, L> {
-    pub(crate) link: &'link mut L,
-    pub(crate) length: usize,
-}
-
-pub(crate) struct Measured<'a, T> {
-    token: T,
-    length: &'a mut usize,
-}
-
-impl<T: TxToken> TxToken for Measured<'_, T> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        *self.length = length;
-        self.token.consume(length, f)
-    }
-}
+/// A link on which only frames leave, for one poll.
+pub(crate) struct Outgoing<'link, L>(pub(crate) &'link mut L);
 
 impl<L: Link> phy::Device for Outgoing<'_, L> {
     type RxToken<'a>
@@ -191,7 +176,7 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Measured<'a, Summed<L::Departing<'a>>>
+        = Token<L::Departing<'a>>
     where
         Self: 'a;
 
@@ -200,7 +185,7 @@ impl<L: Link> phy::Device for Outgoing<'_, L> {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        Some(Measured { token: depart(self.link)?, length: &mut self.length })
+        self.0.depart().map(Token)
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -248,38 +233,6 @@ impl<T: TxToken> TxToken for Enveloped<T> {
     }
 }
 
-/// A link to one device for packets of IPv6, that records the length of the outgoing packet, for one poll.
-pub(crate) struct OutgoingSix<'link, L> {
-    pub(crate) link: &'link mut L,
-    pub(crate) envelope: Envelope,
-    pub(crate) length: usize,
-}
-
-impl<L: Link> phy::Device for OutgoingSix<'_, L> {
-    type RxToken<'a>
-        = NoToken
-    where
-        Self: 'a;
-    type TxToken<'a>
-        = Measured<'a, Enveloped<Summed<L::Departing<'a>>>>
-    where
-        Self: 'a;
-
-    fn receive(&mut self, _: Instant) -> Option<(NoToken, Self::TxToken<'_>)> {
-        None
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<Self::TxToken<'_>> {
-        let token = Enveloped { token: depart(self.link)?, envelope: self.envelope };
-        Some(Measured { token, length: &mut self.length })
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        // smoltcp reads this when the interface is made; a poll does not use the answer.
-        DeviceCapabilities::default()
-    }
-}
-
 /// Largest packet on the loopback interface: the largest that IPv4 allows, as on other systems.
 pub(crate) const LOOPBACK_MTU: usize = 65_535;
 
@@ -312,88 +265,5 @@ impl TxToken for &mut Frame {
         // smoltcp keeps to the largest packet that `capabilities` states.
         self.length = length.min(self.bytes.len());
         f(&mut self.bytes[..self.length])
-    }
-}
-
-/// The sending side of the loopback interface.
-pub(crate) struct Loopback<'frame>(pub(crate) Option<&'frame mut Frame>);
-
-impl<'frame> phy::Device for Loopback<'frame> {
-    type RxToken<'a>
-        = NoToken
-    where
-        Self: 'a;
-    type TxToken<'a>
-        = &'frame mut Frame
-    where
-        Self: 'a;
-
-    fn receive(&mut self, _: Instant) -> Option<(NoToken, &'frame mut Frame)> {
-        None
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<&'frame mut Frame> {
-        self.0.take()
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = LOOPBACK_MTU;
-        // Memory has its own protection against errors.
-        capabilities.checksum = ChecksumCapabilities::ignored();
-        capabilities
-    }
-}
-
-/// Length of the longest IPv4 and TCP headers, with 40 bytes of options each.
-pub(crate) const LONGEST_HEADERS: usize = 120;
-
-/// A device of raw packets that goes nowhere: it keeps the start of the last packet that was sent, for bringing a
-/// socket into a state without traffic on a wire.
-pub(crate) struct Sink {
-    mtu: usize,
-    bytes: [u8; LONGEST_HEADERS],
-    length: usize,
-}
-
-impl Sink {
-    pub(crate) fn new(mtu: usize) -> Self {
-        Sink { mtu, bytes: [0; LONGEST_HEADERS], length: 0 }
-    }
-
-    /// Returns the last packet, if it consisted of headers only.
-    #[cfg(test)]
-    pub(crate) fn sent(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-}
-
-impl TxToken for &mut Sink {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
-        // A new socket sends no data, and no options beyond these headers.
-        self.length = length.min(self.bytes.len());
-        f(&mut self.bytes[..self.length])
-    }
-}
-
-impl phy::Device for Sink {
-    type RxToken<'a> = NoToken;
-    type TxToken<'a> = &'a mut Sink;
-
-    fn receive(&mut self, _: Instant) -> Option<(NoToken, &mut Sink)> {
-        None
-    }
-
-    fn transmit(&mut self, _: Instant) -> Option<&mut Sink> {
-        Some(self)
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = self.mtu;
-        capabilities.checksum = ChecksumCapabilities::ignored();
-        capabilities
     }
 }

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use ethernet::Link;
-use smoltcp::socket::tcp::State;
+use tcp::State;
 
 use crate::local::{Direction, Phase};
 use crate::slab::Slab;
@@ -63,9 +63,8 @@ pub struct ListedSocket {
 
 fn state_of(connection: &Connection) -> ListedState {
     match &connection.engine {
-        Engine::Wire(wire) => match wire.socket().state() {
+        Engine::Wire(wire) => match wire.tcp().state() {
             State::Closed => ListedState::Closed,
-            State::Listen => ListedState::Listening,
             State::SynSent => ListedState::SynSent,
             State::SynReceived => ListedState::SynReceived,
             State::Established => ListedState::Established,

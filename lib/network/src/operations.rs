@@ -3,19 +3,18 @@
 use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
+use tcp::{ControlBlock, State};
 
 use crate::Error;
 use crate::charge::{Charge, Held, Owner};
 use crate::configuration::{LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::host::{Host, Via};
-use crate::link::LOOPBACK_MTU;
 use crate::local::{Ending, Phase};
-use crate::secrets::{initial_sequence_number, interface_that_draws};
+use crate::secrets::initial_sequence_number;
 use crate::slab::{BindingId, ConnectionId, ListenerId};
 use crate::table::{Key, LocalEnd, Purpose, Sharing, insert_all};
-use crate::tcp::{Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire};
+use crate::tcp::{Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire, clamped};
 
 /// Returns where packets to the unspecified address go: to this host, as on other systems.
 pub(crate) fn or_this_host(remote: SocketAddr) -> SocketAddr {
@@ -165,11 +164,10 @@ impl Host {
                 self.local_connect(key, options, charge, now)?
             }
             _ => {
-                let mut wire = Wire::new(via, options, now)?;
                 let number = initial_sequence_number(&self.sequence_numbers, key, now);
-                (wire.remains.ours, wire.acknowledged) = (number, number);
-                let mut interface = interface_that_draws(number, LOOPBACK_MTU, now);
-                wire.socket_mut().connect(interface.context(), remote, local).map_err(|_| Error::Invalid)?;
+                let buffers = [options.receive_buffer, options.send_buffer].map(clamped);
+                let tcp = ControlBlock::connect(number, self.segment_size(via, key), buffers[0], buffers[1])?;
+                let wire = Wire::new(via, tcp, options, now)?;
                 let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire), charge))?;
                 self.touch(index, now);
                 ConnectionId { index, generation: self.connections.generation(index) }
@@ -195,26 +193,20 @@ impl Host {
         if let Some(failure) = connection.failure.take() {
             return Err(failure);
         }
-        let socket = wire.socket_mut();
-        if !socket.may_send() {
-            return Err(match socket.state() {
+        let tcp = wire.tcp_mut();
+        if !tcp.may_send() {
+            return Err(match tcp.state() {
                 State::SynSent | State::SynReceived => Error::NotConnected,
                 _ => Error::Closed,
             });
         }
-        if !socket.can_send() {
+        if tcp.outgoing().free() == 0 {
             return Ok(Sent::Full);
         }
         let mut total = 0;
         // The buffer is a ring: at most two contiguous parts.
         for _ in 0..2 {
-            let step = socket.send(|room| {
-                let filled = if room.is_empty() { 0 } else { fill(room).min(room.len()) };
-                (filled, (filled, room.len()))
-            });
-            let Ok((filled, offered)) = step else {
-                break;
-            };
+            let (filled, offered) = tcp.send(|room| if room.is_empty() { 0 } else { fill(room) });
             total += filled;
             if filled < offered {
                 break;
@@ -243,9 +235,9 @@ impl Host {
         let Engine::Wire(wire) = &mut connection.engine else {
             return self.local_receive(id.index, take);
         };
-        let socket = wire.socket_mut();
-        if !socket.can_recv() {
-            let state = socket.state();
+        let tcp = wire.tcp_mut();
+        if tcp.incoming().is_empty() {
+            let state = tcp.state();
             if let Some(failure) = connection.failure.take() {
                 return Err(failure);
             }
@@ -259,23 +251,15 @@ impl Host {
         }
         let mut total = 0;
         for _ in 0..2 {
-            let step = socket.recv(|bytes| {
-                let taken = if bytes.is_empty() { 0 } else { take(bytes).min(bytes.len()) };
-                (taken, (taken, bytes.len()))
-            });
-            let Ok((taken, offered)) = step else {
-                break;
-            };
+            let (taken, offered) = tcp.receive(|bytes| if bytes.is_empty() { 0 } else { take(bytes) });
             total += taken;
-            if taken < offered || !socket.can_recv() {
+            if taken < offered || tcp.incoming().is_empty() {
                 break;
             }
         }
         // Receiving can only make a window update necessary.
         wire.seen.received -= total.min(wire.seen.received);
-        wire.consumed += total;
-        wire.next_expected = wire.next_expected.wrapping_add(total as u32);
-        if wire.tells_of_room() {
+        if wire.tcp().tells_of_room() {
             self.touch(id.index, now);
         }
         Ok(Received::Bytes(total))
@@ -305,7 +289,7 @@ impl Host {
         if matches!(how, Shutdown::Send | Shutdown::Both) {
             match &mut connection.engine {
                 Engine::Wire(wire) => {
-                    wire.socket_mut().close();
+                    wire.tcp_mut().close();
                     self.touch(id.index, now);
                 }
                 Engine::Local(_) => self.local_end(id.index),
@@ -324,7 +308,7 @@ impl Host {
             self.local_close(id.index, Ending::Orderly);
             return Ok(());
         };
-        match wire.socket().state() {
+        match wire.tcp().state() {
             State::Closed if !listed => {
                 self.discard(id.index);
                 return Ok(());
@@ -344,10 +328,10 @@ impl Host {
             _ => {}
         }
         connection.holder = Holder::None;
-        if wire.socket().can_recv() || crowded {
-            wire.socket_mut().abort();
+        if !wire.tcp().incoming().is_empty() || crowded {
+            wire.tcp_mut().abort();
         } else {
-            wire.socket_mut().close();
+            wire.tcp_mut().close();
         }
         self.orphans += 1;
         self.arm_timeouts(id.index, now);
@@ -378,7 +362,7 @@ impl Host {
         connection.holder = Holder::None;
         connection.wake_all();
         if let Engine::Wire(wire) = &mut connection.engine {
-            wire.socket_mut().abort();
+            wire.tcp_mut().abort();
         }
         if before != Holder::None {
             self.orphans += 1;

@@ -1,4 +1,4 @@
-//! Segments without data that the stack sends itself, for connections without a smoltcp socket.
+//! Segments without data that the stack sends for what is no connection: requests, records of ended ones, strangers.
 
 use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};

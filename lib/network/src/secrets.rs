@@ -1,8 +1,7 @@
 //! Secret numbers and their uses: initial sequence numbers, SYN cookies, ephemeral ports.
 //!
 //! **The problem.** With a predictable sequence number a stranger can forge a connection from another host's address,
-//! or end one. smoltcp takes its numbers from a small generator whose state follows from three numbers seen on the
-//! wire.
+//! or end one.
 //!
 //! **The choice.** A number is the clock plus a keyed hash of the connection's two ends (RFC 6528), so it reveals
 //! nothing about the numbers of other ends, and grows from one connection of the same ends to the next. The hash is
@@ -11,11 +10,8 @@
 use core::net::IpAddr;
 
 use siphasher::sip::SipHasher24;
-use smoltcp::iface::{Config, Interface};
 use smoltcp::time::Instant;
-use smoltcp::wire::HardwareAddress;
 
-use crate::link::Sink;
 use crate::table::Key;
 
 /// Source of the stack's secrets: independent random numbers, one for each use.
@@ -33,7 +29,7 @@ pub struct Seeds {
     pub identifiers: [u8; 16],
     /// Hash tables.
     pub tables: [u8; 16],
-    /// smoltcp's own generators, one for each interface.
+    /// smoltcp's own generators, one for each family.
     pub interfaces: [u8; 16],
     /// Numbers of DHCP's exchanges, and the pauses between its requests.
     pub leases: [u8; 16],
@@ -142,63 +138,13 @@ fn mask(secret: &Secret, key: Key, theirs: u32, period: u32) -> u32 {
     (secret.of(key, [theirs, period]) >> 32) as u32
 }
 
-/// Returns an interface whose next random number is `number`, for a socket that begins a connection. Its other
-/// properties do not matter.
-///
-/// smoltcp 0.14 takes a connection's first sequence number from the generator of the interface that the socket is
-/// polled with, and offers no way to set it. The generator's seed can be set, and its step can be undone: the state
-/// that gives a wanted number is easy to write down, and the states before it follow. (Should smoltcp change its
-/// generator, numbers would still be secret, because the seed is; the test below fails then.)
-pub(crate) fn interface_that_draws(number: u32, mtu: usize, now: Instant) -> Interface {
-    /// The generator's step, `state * FACTOR + ADDEND`, and the inverse of the factor modulo 2^64.
-    const FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
-    const ADDEND: u64 = 0x7590_ef39;
-    const INVERSE: u64 = inverse(FACTOR);
-    let before = |state: u64| state.wrapping_sub(ADDEND).wrapping_mul(INVERSE);
-    // The three highest bits select the result: bits 29 to 60. The lowest are free.
-    let mut state = u64::from(number) << 29;
-    // A new interface draws identifiers until one is not zero; the state must be the one after the first.
-    let seed = loop {
-        let previous = before(state);
-        if first_half(previous) != 0 {
-            break before(previous);
-        }
-        state += 1;
-    };
-    let mut config = Config::new(HardwareAddress::Ip);
-    config.random_seed = seed;
-    let mut interface = Interface::new(config, &mut Sink::new(mtu), now);
-    interface.set_any_ip(true);
-    interface
-}
-
-/// Returns the 16-bit number that smoltcp's generator gives in this state.
-fn first_half(state: u64) -> u16 {
-    let word = (state >> (29 - (state >> 61))) as u32;
-    (word ^ (word >> 16)) as u16
-}
-
-/// Returns the inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the number of right bits,
-/// 3 at first.
-const fn inverse(odd: u64) -> u64 {
-    let mut result = odd;
-    let mut step = 0;
-    while step < 5 {
-        result = result.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(result)));
-        step += 1;
-    }
-    result
-}
-
 #[cfg(test)]
 mod tests {
     use core::net::SocketAddr;
+    use std::vec::Vec;
 
     use super::*;
     use proptest::prelude::*;
-    use smoltcp::socket::tcp::{Socket, SocketBuffer};
-    use smoltcp::wire::{IpEndpoint, Ipv4Packet, TcpPacket};
-    use std::vec::Vec;
 
     fn key(port: u16) -> Key {
         Key::new("10.0.2.15:80".parse().unwrap(), SocketAddr::new([10, 0, 2, 2].into(), port))
@@ -210,30 +156,6 @@ mod tests {
 
     proptest! {
         #![proptest_config(property::cases(256))]
-
-        /// The one fact about smoltcp on which this file relies.
-        #[test]
-        fn a_connection_begins_with_the_chosen_number(
-            // Before 29,006 and 126,006 a new interface would draw an identifier of zero, and then one number more.
-            number in prop_oneof![
-                any::<u32>(), Just(0), Just(u32::MAX), Just(1), Just(1 << 31), Just(29_006), Just(126_006)
-            ],
-        ) {
-            let now = Instant::from_secs(5);
-            let mut interface = interface_that_draws(number, 1500, now);
-            let mut socket = Socket::new(SocketBuffer::new(Vec::from([0; 64])), SocketBuffer::new(Vec::from([0; 64])));
-            let remote: IpEndpoint = "10.0.2.2:7".parse().unwrap();
-            let local: IpEndpoint = "10.0.2.15:8".parse().unwrap();
-            socket.connect(interface.context(), remote, local).unwrap();
-            let mut sockets = smoltcp::iface::SocketSet::new(Vec::new());
-            sockets.add(socket);
-            let mut sink = Sink::new(1500);
-            interface.poll_egress(now, &mut sink, &mut sockets);
-            let packet = Ipv4Packet::new_checked(sink.sent()).unwrap();
-            let segment = TcpPacket::new_checked(packet.payload()).unwrap();
-            prop_assert!(segment.syn());
-            prop_assert_eq!(segment.seq_number().0 as u32, number);
-        }
 
         #[test]
         fn cookies_open_for_their_request_alone(
@@ -273,13 +195,6 @@ mod tests {
         steps.sort_unstable();
         steps.dedup();
         assert_eq!(steps.len(), 999);
-    }
-
-    #[test]
-    fn a_number_times_its_inverse_is_one() {
-        for odd in [1, 3, 5, 0x1234_5679, 0xbb2e_fcec_3c39_611d, u64::MAX] {
-            assert_eq!(odd.wrapping_mul(inverse(odd)), 1, "{odd:#x}");
-        }
     }
 
     #[test]

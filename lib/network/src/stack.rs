@@ -22,12 +22,13 @@ use crate::dhcp;
 use crate::frame::Packet;
 use crate::half_open::HalfOpen;
 use crate::host::{FAR_AWAY, Host, Interfaces, SixAllowances, interface_of_six};
-use crate::link::{self, Answer, Described, Frame, Loopback};
+use crate::link::{self, Answer, Described, Frame};
 use crate::packets::{self, FrameOrigin, PacketCounts, Tapped};
 use crate::reports::{Report, Reports};
+use crate::resolution::Resolution;
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{Secret, halves};
-use crate::six::{LEAST_MTU, SixNetwork};
+use crate::six::SixNetwork;
 use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, PacketSocketId, Slab};
 use crate::table::{Hash, LocalEnd, Ports, Sharing, Table};
 use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
@@ -114,25 +115,18 @@ enum Seen {
     Some,
 }
 
-/// Makes the interfaces: those of the link, and the one for packets within the host.
+/// Makes the interfaces.
 fn interfaces(
     capabilities: &DeviceCapabilities,
     hardware: EthernetAddress,
     seed: [u8; 16],
     now: Instant,
 ) -> Interfaces {
-    let [ethernet_seed, loopback_seed] = halves(seed);
+    let [ethernet_seed, seed_of_six] = halves(seed);
     let mut config = InterfaceConfig::new(HardwareAddress::Ethernet(hardware));
     config.random_seed = ethernet_seed;
     let ethernet = Interface::new(config, &mut Described(capabilities.clone()), now);
-    let mut config = InterfaceConfig::new(HardwareAddress::Ip);
-    config.random_seed = loopback_seed;
-    let mut loopback = Interface::new(config, &mut Loopback(None), now);
-    // Packets sent there are always for this host.
-    loopback.set_any_ip(true);
-    let six = |mtu| interface_of_six(capabilities, mtu, ethernet_seed, now);
-    let mtu = capabilities.ip_mtu();
-    Interfaces { ethernet, loopback, six: six(mtu), narrow_six: six(mtu.min(LEAST_MTU)) }
+    Interfaces { ethernet, six: interface_of_six(capabilities, capabilities.ip_mtu(), seed_of_six, now) }
 }
 
 impl<L: Link> Stack<L> {
@@ -169,6 +163,7 @@ impl<L: Link> Stack<L> {
             ethernet_mtu: capabilities.ip_mtu(),
             six: SixNetwork::new(hardware.0, capabilities.ip_mtu(), Secret::new(seeds.addresses)),
             checksums,
+            four: Resolution::default(),
             capabilities: capabilities.clone(),
             answers_of_six: SixAllowances::NEW,
             limits,
@@ -772,7 +767,7 @@ impl<L: Link> Stack<L> {
     pub fn set_keepalive(&mut self, id: ConnectionId, keepalive: Option<Keepalive>, now_ns: u64) -> Result<(), Error> {
         if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
             wire.last_heard = instant(now_ns);
-            wire.set_keepalive(keepalive);
+            wire.set_keepalive(keepalive, instant(now_ns));
             self.host.touch(id.index, instant(now_ns));
         }
         Ok(())

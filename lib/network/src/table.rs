@@ -33,6 +33,14 @@ pub(crate) struct KeyOfSix {
     ports: u32,
 }
 
+impl KeyOfFour {
+    /// Returns the local address and the remote one.
+    #[inline(always)]
+    pub(crate) fn addresses(self) -> (u32, u32) {
+        ((self.addresses >> 32) as u32, self.addresses as u32)
+    }
+}
+
 /// Returns an address as two words.
 fn words(address: Ipv6Addr) -> [u64; 2] {
     let bits = address.to_bits();
@@ -77,6 +85,15 @@ impl Key {
         match self {
             Key::Four(key) => (key.ports >> 16) as u16,
             Key::Six(key) => (key.ports >> 16) as u16,
+        }
+    }
+
+    /// Returns the remote port.
+    #[inline]
+    pub(crate) fn remote_port(self) -> u16 {
+        match self {
+            Key::Four(key) => key.ports as u16,
+            Key::Six(key) => key.ports as u16,
         }
     }
 

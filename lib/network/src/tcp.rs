@@ -4,18 +4,18 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
-use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
+use tcp::{ControlBlock, State};
 use waiters::Waiters;
 
 use crate::Error;
 use crate::arrivals::Reader;
 use crate::charge::{Charge, Owner};
 use crate::configuration::{Interest, Readiness};
-use crate::frame::Segment;
 use crate::host::Via;
 use crate::local::{Direction, Local, Phase};
+use crate::segments::time;
+use crate::six::LEAST_MTU;
 use crate::slab::ConnectionId;
 use crate::table::{ENTRY, Key, LocalEnd};
 use crate::time_wait::Remains;
@@ -53,15 +53,8 @@ impl TcpOptions {
     }
 }
 
-/// Wait of an acknowledgement for data to travel with.
-pub(crate) const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(10);
-
-/// Number of bytes acknowledged without that wait: two full segments.
-const ACKNOWLEDGED_AT_ONCE: usize = 2 * 1460;
-
-/// Number of bytes acknowledged at once at the beginning of a connection, and after an acknowledgement that waited and
-/// found no data to travel with: as many as Linux takes for sixteen full segments.
-const EARLY: usize = 16 * 1460;
+/// Data of a segment in a packet of IPv6's least size.
+const SEGMENT_OF_LEAST: u16 = (LEAST_MTU - 60) as u16;
 
 /// Time at which a small write is sent.
 #[doc(alias = "Nagle")]
@@ -134,31 +127,14 @@ pub(crate) enum Engine {
 pub(crate) struct Wire {
     /// The interface that carries its segments.
     pub(crate) via: Via,
-    /// A set of exactly one socket, so that polling it costs the same for any number of connections.
-    pub(crate) sockets: SocketSet<'static>,
+    block: Block,
     pub(crate) seen: SeenState,
     pub(crate) last_heard: Instant,
     pub(crate) keepalive: Option<Keepalive>,
-    /// Record to keep when the connection has ended in TIME-WAIT. While it is being made, `ours` is the number of its
-    /// request.
-    pub(crate) remains: Remains,
-    /// Bytes received by the holder since the last segment was sent: the window's growth that the other side has not
-    /// been told. Rather too much than too little.
-    pub(crate) consumed: usize,
-    /// Bytes that had arrived and were not received by the holder when the last segment was sent.
-    held: usize,
-    /// Latest time to acknowledge data that has arrived since.
-    acknowledge_by: Option<Instant>,
-    /// Bytes that must still arrive before acknowledgements may wait: a sender begins with little under way, and sends
-    /// more with each acknowledgement; and one that gets no answers may never have more under way.
-    early: usize,
-    /// Number acknowledged by the last segment; before that, the first number.
-    pub(crate) acknowledged: u32,
-    /// Sequence number of the first byte that the holder has not received.
-    pub(crate) next_expected: u32,
-    /// Whether a segment was sent since the connection was made: the other side knows that it is.
-    has_answered: bool,
 }
+
+/// A control block in memory of its own, which may be short: connections within the host have none.
+struct Block(Vec<ControlBlock>);
 
 /// Whether the holder still wants arriving data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,10 +146,6 @@ pub(crate) enum Receiving {
 /// Returns the size of a buffer for which `size` was requested.
 pub(crate) fn clamped(size: usize) -> usize {
     size.clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end())
-}
-
-fn buffer(size: usize) -> Result<SocketBuffer<'static>, Error> {
-    Ok(SocketBuffer::new(zeroed(0, clamped(size))?))
 }
 
 /// Converts a duration. The longest has 584 years, a five-hundredth of the largest instant, so that no sum of times
@@ -228,13 +200,8 @@ impl Connection {
         let shut = self.receiving == Receiving::Shut;
         let (connecting, may_receive, may_send) = match &self.engine {
             Engine::Wire(wire) => {
-                let socket = wire.socket();
-                let state = socket.state();
-                (
-                    matches!(state, State::SynSent | State::SynReceived),
-                    matches!(state, State::Established | State::FinWait1 | State::FinWait2),
-                    socket.may_send(),
-                )
+                let tcp = wire.tcp();
+                (matches!(tcp.state(), State::SynSent | State::SynReceived), tcp.may_receive(), tcp.may_send())
             }
             Engine::Local(local) => {
                 let joined = matches!(local.phase, Phase::Joined(_));
@@ -259,7 +226,7 @@ impl Connection {
     /// Whether the handshake has succeeded.
     pub(crate) fn connected(&mut self) -> Result<bool, Error> {
         let (established, ended) = match &self.engine {
-            Engine::Wire(wire) => match wire.socket().state() {
+            Engine::Wire(wire) => match wire.tcp().state() {
                 State::SynSent | State::SynReceived => (false, false),
                 State::Closed => (false, true),
                 _ => (true, false),
@@ -280,14 +247,14 @@ impl Connection {
     /// Whether at least one half could still be ended.
     pub(crate) fn is_open(&self) -> bool {
         match &self.engine {
-            Engine::Wire(wire) => !matches!(wire.socket().state(), State::Closed | State::SynSent | State::Listen),
+            Engine::Wire(wire) => !matches!(wire.tcp().state(), State::Closed | State::SynSent),
             Engine::Local(local) => matches!(local.phase, Phase::Joined(_)),
         }
     }
 
     pub(crate) fn receivable(&self) -> usize {
         match &self.engine {
-            Engine::Wire(wire) => wire.socket().recv_queue(),
+            Engine::Wire(wire) => wire.tcp().incoming().len(),
             Engine::Local(local) => local.ring.len(),
         }
     }
@@ -297,8 +264,8 @@ impl Connection {
         let sizes = ConnectionMemory::of_this_build();
         match &self.engine {
             Engine::Wire(wire) => {
-                let socket = wire.socket();
-                sizes.wire + socket.recv_capacity() + socket.send_capacity() + self.key.memory_beyond_four()
+                let tcp = wire.tcp();
+                sizes.wire + tcp.incoming().capacity() + tcp.outgoing().capacity() + self.key.memory_beyond_four()
             }
             Engine::Local(local) => sizes.local + local.ring.memory() + self.key.memory_beyond_four(),
         }
@@ -306,7 +273,7 @@ impl Connection {
 
     pub(crate) fn peek(&mut self, length: usize) -> &[u8] {
         match &mut self.engine {
-            Engine::Wire(wire) => wire.socket_mut().peek(length).unwrap_or(&[]),
+            Engine::Wire(wire) => wire.tcp().incoming().first(length),
             Engine::Local(local) => {
                 let data = local.ring.data();
                 data.get(..length).unwrap_or(data)
@@ -318,9 +285,9 @@ impl Connection {
     pub(crate) fn unacknowledged(&self) -> usize {
         match &self.engine {
             Engine::Wire(wire) => {
-                let socket = wire.socket();
-                let unfinished = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
-                socket.send_queue() + usize::from(unfinished)
+                let tcp = wire.tcp();
+                let unfinished = matches!(tcp.state(), State::FinWait1 | State::Closing | State::LastAck);
+                tcp.outgoing().len() + usize::from(unfinished)
             }
             // Sent bytes are already with the receiver.
             Engine::Local(_) => 0,
@@ -329,180 +296,62 @@ impl Connection {
 }
 
 impl Wire {
-    pub(crate) fn new(via: Via, options: &TcpOptions, now: Instant) -> Result<Self, Error> {
-        let mut socket = Socket::new(buffer(options.receive_buffer)?, buffer(options.send_buffer)?);
-        socket.set_congestion_control(CongestionControl::Reno);
-        socket.set_ack_delay(Some(ACKNOWLEDGEMENT_DELAY));
-        let mut storage = Vec::new();
-        storage.try_reserve_exact(1)?;
-        storage.push(SocketStorage::EMPTY);
-        let mut sockets = SocketSet::new(storage);
-        sockets.add(socket);
-        let mut wire = Wire {
-            via,
-            sockets,
-            seen: SeenState { state: State::Closed, received: 0, unsent: 0 },
-            last_heard: now,
-            keepalive: None,
-            remains: Remains::default(),
-            consumed: 0,
-            held: 0,
-            acknowledge_by: None,
-            early: EARLY,
-            acknowledged: 0,
-            next_expected: 0,
-            has_answered: false,
-        };
+    /// Makes the end that this control block is.
+    pub(crate) fn new(via: Via, tcp: ControlBlock, options: &TcpOptions, now: Instant) -> Result<Self, Error> {
+        let mut block = Vec::new();
+        block.try_reserve_exact(1)?;
+        let seen = SeenState { state: State::Closed, received: 0, unsent: 0 };
+        block.push(tcp);
+        let mut wire = Wire { via, block: Block(block), seen, last_heard: now, keepalive: None };
         wire.set_coalescing(options.coalescing);
-        wire.set_keepalive(options.keepalive);
+        wire.set_keepalive(options.keepalive, now);
         Ok(wire)
     }
 
-    pub(crate) fn socket(&self) -> &Socket<'static> {
-        self.sockets.get(SocketHandle::default())
+    #[inline(always)]
+    pub(crate) fn tcp(&self) -> &ControlBlock {
+        &self.block.0[0]
     }
 
-    pub(crate) fn socket_mut(&mut self) -> &mut Socket<'static> {
-        self.sockets.get_mut(SocketHandle::default())
+    #[inline(always)]
+    pub(crate) fn tcp_mut(&mut self) -> &mut ControlBlock {
+        &mut self.block.0[0]
     }
 
     pub(crate) fn set_coalescing(&mut self, coalescing: Coalescing) {
-        self.socket_mut().set_nagle_enabled(coalescing == Coalescing::Nagle);
+        self.tcp_mut().set_nagle(coalescing == Coalescing::Nagle);
     }
 
-    pub(crate) fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
+    pub(crate) fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Instant) {
         self.keepalive = keepalive;
-        self.socket_mut().set_keep_alive(keepalive.map(|keepalive| duration(keepalive.interval_ns)));
+        self.tcp_mut().set_keepalive(keepalive.map(|keepalive| keepalive.interval_ns / 1000), time(now));
     }
 
-    /// Records the socket's state; returns the last recorded state and the new one.
+    /// Has the connection send packets of IPv6's least size.
+    pub(crate) fn narrow(&mut self) {
+        if self.via == Via::Six {
+            self.via = Via::NarrowSix;
+            self.tcp_mut().limit_segment(SEGMENT_OF_LEAST);
+        }
+    }
+
+    /// Records the state; returns the last recorded one and the new one.
     pub(crate) fn look(&mut self) -> (SeenState, SeenState) {
-        let socket = self.socket();
-        let now = SeenState { state: socket.state(), received: socket.recv_queue(), unsent: socket.send_queue() };
+        let tcp = self.tcp();
+        let now = SeenState { state: tcp.state(), received: tcp.incoming().len(), unsent: tcp.outgoing().len() };
         (core::mem::replace(&mut self.seen, now), now)
-    }
-
-    /// Updates the state after a segment was sent with the current acknowledgement and window.
-    pub(crate) fn has_sent(&mut self) {
-        self.early = self.early.saturating_sub(self.arrived());
-        self.consumed = 0;
-        self.held = self.socket().recv_queue();
-        self.acknowledge_by = None;
-        self.has_answered = self.seen.state == State::Established;
-    }
-
-    /// Whether there is nothing that smoltcp would send, now or later: all data is sent and acknowledged, all that has
-    /// arrived is acknowledged, and no window is to be announced.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.may_only_acknowledge() && self.has_answered && self.arrived() == 0 && !self.tells_of_room()
-    }
-
-    /// Whether an acknowledgement or a window update is all that smoltcp may have to send.
-    fn may_only_acknowledge(&self) -> bool {
-        self.seen.state == State::Established && self.socket().send_queue() == 0 && self.keepalive.is_none()
-    }
-
-    /// Returns the number of bytes that may still arrive before the holder receives some.
-    fn free(&self) -> usize {
-        let socket = self.socket();
-        socket.recv_capacity() - socket.recv_queue()
-    }
-
-    /// Whether smoltcp sends a window update, which it does when the window has at least doubled: when more than half
-    /// of the room that is free now was consumed since the last segment.
-    pub(crate) fn tells_of_room(&self) -> bool {
-        self.consumed * 2 >= self.free()
-    }
-
-    /// Returns the number of bytes that have arrived since the last segment was sent.
-    fn arrived(&self) -> usize {
-        (self.socket().recv_queue() + self.consumed).saturating_sub(self.held)
-    }
-
-    /// Returns the time to send, if smoltcp would send only an acknowledgement now which may wait for data to travel
-    /// with: one of less than two full segments (RFC 9293, section 3.8.6.3). smoltcp 0.14 sends one as soon as there is
-    /// more than one segment, so that each request slightly longer than that would be acknowledged by a packet of its
-    /// own, a moment before its answer.
-    pub(crate) fn acknowledge_later(&mut self, now: Instant) -> Option<Instant> {
-        // The other side must be able to go on: the free room suffices for so many bytes that they force an
-        // acknowledgement, and no larger window is to be announced.
-        let is_only_that = self.may_only_acknowledge()
-            && self.early == 0
-            && (1..ACKNOWLEDGED_AT_ONCE).contains(&self.arrived())
-            && self.free() >= ACKNOWLEDGED_AT_ONCE
-            && !self.tells_of_room();
-        if !is_only_that {
-            return None;
-        }
-        let at = self.acknowledge_by?;
-        if at <= now {
-            // There was no answer. A sender with no more than this under way would wait each time.
-            self.early = EARLY;
-            return None;
-        }
-        Some(at)
-    }
-
-    /// Starts the time limit of an acknowledgement at the first arrival since the last segment was sent.
-    pub(crate) fn look_at_arrivals(&mut self, now: Instant) {
-        if self.acknowledge_by.is_none() && self.arrived() > 0 {
-            self.acknowledge_by = Some(now + ACKNOWLEDGEMENT_DELAY);
-        }
     }
 
     /// Whether a blocked sender should be woken: a fifth of the buffer is free, or all sent data is acknowledged.
     /// Waking for each acknowledged byte would make many small segments.
     pub(crate) fn has_room(&self) -> bool {
-        let socket = self.socket();
-        let (used, size) = (socket.send_queue(), socket.send_capacity());
-        used == 0 || (size - used) * 5 >= size
+        let outgoing = self.tcp().outgoing();
+        outgoing.is_empty() || outgoing.free() * 5 >= outgoing.capacity()
     }
 
-    /// Whether a segment would make smoltcp 0.14 forget its retransmission timer: a repeated acknowledgement when only
-    /// the FIN is outstanding. At the third it stops the timer in order to send the lost *data* again, finds none, and
-    /// the lost FIN is never sent again. Such a segment carries no new information.
-    pub(crate) fn must_not_see(&self, segment: &Segment) -> bool {
-        matches!(self.seen.state, State::FinWait1 | State::Closing | State::LastAck)
-            && self.seen.unsent == 0
-            && segment.only_acknowledges()
-            && segment.acknowledgement == self.acknowledged
-    }
-
-    /// Keeps the number that a segment acknowledges, if it can be the other side's: any host can send any number.
-    pub(crate) fn note_acknowledgement(&mut self, segment: &Segment) {
-        let further = segment.acknowledgement.wrapping_sub(self.acknowledged) as usize;
-        // The end of the stream, or its beginning, has a number too.
-        if segment.acknowledges() && further <= self.socket().send_queue() + 1 {
-            self.acknowledged = segment.acknowledgement;
-        }
-    }
-
-    /// Returns the sequence number of the other side's next byte.
-    pub(crate) fn next_number(&self) -> u32 {
-        let ended = matches!(self.seen.state, State::CloseWait | State::Closing | State::LastAck | State::TimeWait);
-        let queued = self.socket().recv_queue() as u32;
-        self.next_expected.wrapping_add(queued).wrapping_add(u32::from(ended))
-    }
-
-    /// Whether a reset or a request comes from the other side, as far as its number can tell: any host can send one
-    /// with a number that lies somewhere in the window. (Before the other side's numbers are known, a reset has to
-    /// acknowledge ours, which smoltcp checks.)
-    pub(crate) fn believes(&self, segment: &Segment) -> bool {
-        matches!(self.seen.state, State::SynSent | State::SynReceived | State::Closed)
-            || (segment.is_reset() && segment.sequence == self.next_number())
-    }
-
-    /// Whether a segment with this number was sent and is not acknowledged yet.
-    pub(crate) fn is_under_way(&self, sequence: u32) -> bool {
-        let socket = self.socket();
-        match socket.state() {
-            State::SynSent => sequence == self.remains.ours,
-            _ => (sequence.wrapping_sub(self.acknowledged) as usize) < socket.send_queue(),
-        }
-    }
-
-    pub(crate) fn is_in_window(&self, segment: &Segment) -> bool {
-        (segment.sequence.wrapping_sub(self.next_number()) as usize) < self.free()
+    /// Returns the record to keep when the connection has ended in TIME-WAIT.
+    pub(crate) fn remains(&self) -> Remains {
+        Remains { ours: self.tcp().unacknowledged(), theirs: self.tcp().expected() }
     }
 
     /// Returns the time at which all probes will have gone unanswered.
@@ -567,7 +416,7 @@ impl Listener {
 /// Bytes of kernel memory for one connection beside its buffers, for statements about memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionMemory {
-    /// A connection to another host over IPv4: its record, its socket, and its share of the tables.
+    /// A connection to another host over IPv4: its record, its control block, and its share of the tables.
     pub wire: usize,
     /// One end of a connection within this host. Its buffer is made with the first byte, and is 512 bytes at first.
     pub local: usize,
@@ -581,7 +430,7 @@ impl ConnectionMemory {
         // has just grown.
         let tables = 16 + 2 * 4 + 16 + 4 + ENTRY;
         let record = size_of::<Connection>() + tables;
-        ConnectionMemory { wire: record + size_of::<SocketStorage<'static>>(), local: record }
+        ConnectionMemory { wire: record + size_of::<ControlBlock>(), local: record }
     }
 }
 

@@ -25,12 +25,6 @@ pub(crate) struct Remains {
 }
 
 impl Remains {
-    /// Takes the numbers from the segment that brought the connection into TIME-WAIT: it acknowledges all of ours, and
-    /// it is their last.
-    pub(crate) fn of(segment: &Segment) -> Self {
-        Remains { ours: segment.acknowledgement, theirs: segment.sequence.wrapping_add(segment.length) }
-    }
-
     /// Sends an acknowledgement.
     pub(crate) fn acknowledge<T: TxToken>(self, course: &Course, answer: T, checksums: &ChecksumCapabilities) {
         course.send(&course.segment(TcpControl::None, self.ours, self.theirs), answer, checksums);

@@ -745,7 +745,7 @@ impl Host {
             DepartingDatagrams::Six { .. } => return self.egress_of_six(link, index, now),
         };
         let mut sent = 0;
-        let mut outgoing = Outgoing { link, length: 0 };
+        let mut outgoing = Outgoing(link);
         while sent < BURST && self.interfaces.ethernet.poll_egress(now, &mut outgoing, sockets) != PollResult::None {
             sent += 1;
         }

@@ -396,6 +396,11 @@ fn a_reset_needs_the_exact_number() {
     for sequence in [next + 1, next + 100, next + 8191, next + 8192, next - 1, next + 1_000_000] {
         for flags in [RST, RST | ACK, SYN] {
             net.now += 2 * SECOND;
+            // The server asks now and then whether the client is still there.
+            let mut told = hardware_address_of(CLIENT, 2);
+            told[..6].copy_from_slice(&[2, 0, 0, 0, 0, 15]);
+            told[38..].copy_from_slice(&SERVER.octets());
+            net.to_server.borrow_mut().push_back(told);
             net.to_server.borrow_mut().push_back(forged(from, flags, sequence, ours + 1, b""));
             net.server.poll(net.now);
             let in_window = flags == SYN || (next..next + 8192).contains(&sequence);
@@ -443,8 +448,13 @@ fn undeliverable(local: SocketAddr, remote: SocketAddr, number: u32) -> Vec<u8> 
 
 /// Returns the frame in which 10.0.2.99 tells the client its hardware address.
 fn hardware_address_of_99() -> Vec<u8> {
-    let mut arp =
-        vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9, 10, 0, 2, 99];
+    hardware_address_of(Ipv4Addr::new(10, 0, 2, 99), 9)
+}
+
+/// Returns the frame in which a host tells the client its hardware address, which ends with this byte.
+fn hardware_address_of(host: Ipv4Addr, last: u8) -> Vec<u8> {
+    let mut arp = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, last, 8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, last];
+    arp.extend(host.octets());
     arp.extend([2, 0, 0, 0, 0, 2]);
     arp.extend(CLIENT.octets());
     arp

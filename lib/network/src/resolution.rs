@@ -1,0 +1,103 @@
+//! Hardware addresses of neighbours of IPv4 (RFC 826), for connections.
+//!
+//! They are kept in a table like that of IPv6 (module `neighbours`), by its rules: an answer counts only of a
+//! neighbour that was asked for, or with which packets are exchanged, and a silent neighbour is asked again. Datagrams
+//! are sent by smoltcp, which has a table of its own.
+
+use core::net::Ipv4Addr;
+
+use smoltcp::phy::TxToken;
+use smoltcp::time::Instant;
+use smoltcp::wire::Ipv4Cidr;
+
+use crate::neighbours::{NeighbourTable, Question, Told};
+
+const BROADCAST: [u8; 6] = [0xff; 6];
+/// Bytes of a frame with a message of address resolution.
+const LENGTH: usize = 42;
+/// Kind of such a frame, and the beginning of a message for Ethernet and IPv4.
+const BEGINNING: [u8; 8] = [0x08, 0x06, 0, 1, 8, 0, 6, 4];
+const KIND_AT: usize = 12;
+const REQUEST: [u8; 2] = [0, 1];
+const REPLY: [u8; 2] = [0, 2];
+const SENDER_AT: usize = 22;
+const TARGET_AT: usize = 32;
+
+/// The neighbours of IPv4.
+#[derive(Default)]
+pub(crate) struct Resolution {
+    neighbours: NeighbourTable,
+}
+
+impl Resolution {
+    /// Returns the time of the next question.
+    pub(crate) fn next(&self) -> Instant {
+        self.neighbours.next()
+    }
+
+    /// Returns the hardware address of a neighbour; if it is not known, the neighbour is asked for it.
+    pub(crate) fn hardware_of(&mut self, neighbour: Ipv4Addr, now: Instant) -> Option<[u8; 6]> {
+        self.neighbours.resolve(neighbour.to_ipv6_mapped(), now)
+    }
+
+    /// Takes a message of another host into account. Returns whether packets have waited for its hardware address.
+    pub(crate) fn hear(&mut self, frame: &[u8], own: Ipv4Addr, network: &Ipv4Cidr, now: Instant) -> bool {
+        let Some(message) = frame.first_chunk::<LENGTH>() else { return false };
+        let address = |at: usize| Ipv4Addr::new(message[at], message[at + 1], message[at + 2], message[at + 3]);
+        let (sender, target) = (address(SENDER_AT + 6), address(TARGET_AT + 6));
+        let Some(&hardware) = message[SENDER_AT..].first_chunk::<6>() else { return false };
+        let is_possible = message[KIND_AT..].starts_with(&BEGINNING)
+            && hardware[0] & 1 == 0
+            && network.contains_addr(&sender)
+            && sender != own
+            && !sender.is_unspecified()
+            && !sender.is_broadcast()
+            && network.broadcast() != Some(sender);
+        if !is_possible {
+            return false;
+        }
+        let kind = [message[SENDER_AT - 2], message[SENDER_AT - 1]];
+        let neighbour = sender.to_ipv6_mapped();
+        let is_for_us = target == own && !own.is_unspecified();
+        if kind == REQUEST && is_for_us {
+            return self.neighbours.hear(neighbour, hardware, now);
+        }
+        // One that nobody asked for is believed as well, if it is of a known neighbour: its card was exchanged.
+        let is_answer = kind == REPLY && is_for_us;
+        if is_answer || sender == target && matches!(kind, REQUEST | REPLY) {
+            let told = Told { target: neighbour, hardware: Some(hardware), is_solicited: is_answer, overrides: true };
+            return self.neighbours.learn(&told, now) == Some(true);
+        }
+        false
+    }
+
+    /// Returns the next question that is due.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Question> {
+        self.neighbours.due(now)
+    }
+
+    /// Puts a question that could not be sent off.
+    pub(crate) fn put_off(&mut self, question: &Question, until: Instant) {
+        self.neighbours.ask_again(question, until);
+    }
+
+    /// Forgets all neighbours: they are those of another network.
+    pub(crate) fn clear(&mut self) {
+        self.neighbours = NeighbourTable::default();
+    }
+}
+
+/// Sends a question, from the host with these addresses.
+pub(crate) fn ask<T: TxToken>(question: &Question, own: Ipv4Addr, hardware: [u8; 6], token: T) {
+    let target = question.target.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED);
+    token.consume(LENGTH, |frame| {
+        frame.fill(0);
+        frame[..6].copy_from_slice(&question.at.unwrap_or(BROADCAST));
+        frame[6..12].copy_from_slice(&hardware);
+        frame[KIND_AT..KIND_AT + BEGINNING.len()].copy_from_slice(&BEGINNING);
+        frame[SENDER_AT - 2..SENDER_AT].copy_from_slice(&REQUEST);
+        frame[SENDER_AT..SENDER_AT + 6].copy_from_slice(&hardware);
+        frame[SENDER_AT + 6..TARGET_AT].copy_from_slice(&own.octets());
+        frame[TARGET_AT + 6..].copy_from_slice(&target.octets());
+    });
+}

@@ -1,0 +1,115 @@
+//! Segments of connections: out of frames, and into frames.
+
+use ethernet::ETHERNET_HEADER;
+use smoltcp::phy::{ChecksumCapabilities, TxToken};
+use smoltcp::time::Instant;
+use tcp::{ControlBlock, Departure, Segment, Time};
+
+use crate::checksum;
+use crate::host::Via;
+use crate::reply::Course;
+use crate::table::Key;
+
+const HEADER_OF_FOUR: usize = 20;
+const HEADER_OF_SIX: usize = 40;
+const TCP: u8 = 6;
+/// Packets that may not be broken into fragments.
+const WHOLE: u8 = 0x40;
+const HOPS: u8 = 64;
+
+/// Converts a time.
+#[inline(always)]
+pub(crate) fn time(now: Instant) -> Time {
+    now.total_micros() as Time
+}
+
+/// Converts a time.
+#[inline(always)]
+pub(crate) fn instant(time: Time) -> Instant {
+    Instant::from_micros(i64::try_from(time).unwrap_or(i64::MAX))
+}
+
+/// Reads the segment of a connection in a frame, or in a packet within the host: whole, with an undamaged header of the
+/// packet, and to this hardware address. Checksums of segments were looked at before.
+#[inline(always)]
+pub(crate) fn segment_in<'frame>(
+    via: Via,
+    frame: &'frame [u8],
+    own: [u8; 6],
+    checksums: &ChecksumCapabilities,
+) -> Option<Segment<'frame>> {
+    let packet = match via {
+        Via::Local => frame,
+        _ => {
+            let (header, packet) = frame.split_first_chunk::<ETHERNET_HEADER>()?;
+            if header[..6] != own {
+                return None;
+            }
+            packet
+        }
+    };
+    if packet.first()? >> 4 == 6 {
+        let header = packet.first_chunk::<HEADER_OF_SIX>()?;
+        let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        return Segment::read(packet.get(HEADER_OF_SIX..HEADER_OF_SIX + length)?);
+    }
+    let header = packet.first_chunk::<HEADER_OF_FOUR>()?;
+    let (start, end) = (usize::from(header[0] & 0xf) * 4, usize::from(u16::from_be_bytes([header[2], header[3]])));
+    let is_right = via == Via::Local || !checksums.ipv4.rx() || checksum::is_header_right(packet.get(..start)?);
+    if !is_right { None } else { Segment::read(packet.get(start..end)?) }
+}
+
+impl Course {
+    /// Sends a segment of a connection.
+    #[inline(always)]
+    pub(crate) fn depart<T: TxToken>(&self, block: &ControlBlock, departure: &Departure, token: T) {
+        let ethernet = if self.via == Via::Local { 0 } else { ETHERNET_HEADER };
+        let segment = departure.length();
+        let (header, kind) = match self.key {
+            Key::Four(_) => (HEADER_OF_FOUR, [0x08, 0x00]),
+            Key::Six(_) => (HEADER_OF_SIX, [0x86, 0xdd]),
+        };
+        token.consume(ethernet + header + segment, |frame| {
+            let (envelope, packet) = frame.split_at_mut(ethernet);
+            if let Some(envelope) = envelope.first_chunk_mut::<ETHERNET_HEADER>() {
+                let [own, other] = self.hardware;
+                envelope[..6].copy_from_slice(&other);
+                envelope[6..12].copy_from_slice(&own);
+                envelope[12..].copy_from_slice(&kind);
+            }
+            let (head, bytes) = packet.split_at_mut(header);
+            self.write_packet_header(segment, head);
+            departure.write_header(self.key.local_port(), self.key.remote_port(), bytes);
+            if !departure.data.is_empty() {
+                block.copy(departure, &mut bytes[departure.header_length()..]);
+            }
+        });
+    }
+
+    #[inline(always)]
+    fn write_packet_header(&self, segment: usize, room: &mut [u8]) {
+        match self.key {
+            Key::Four(key) => {
+                let Some(header) = room.first_chunk_mut::<HEADER_OF_FOUR>() else { return };
+                let [l0, l1] = ((HEADER_OF_FOUR + segment) as u16).to_be_bytes();
+                header[..12].copy_from_slice(&[0x45, 0, l0, l1, 0, 0, WHOLE, 0, HOPS, TCP, 0, 0]);
+                let (local, remote) = key.addresses();
+                header[12..16].copy_from_slice(&local.to_be_bytes());
+                header[16..].copy_from_slice(&remote.to_be_bytes());
+                let sum = checksum::of_header(header);
+                header[10..12].copy_from_slice(&sum);
+            }
+            Key::Six(_) => {
+                let Some(header) = room.first_chunk_mut::<HEADER_OF_SIX>() else { return };
+                let [l0, l1] = (segment as u16).to_be_bytes();
+                header[..8].copy_from_slice(&[0x60, 0, 0, 0, l0, l1, TCP, HOPS]);
+                if let (core::net::IpAddr::V6(local), core::net::IpAddr::V6(remote)) =
+                    (self.key.local().ip(), self.key.remote().ip())
+                {
+                    header[8..24].copy_from_slice(&local.octets());
+                    header[24..].copy_from_slice(&remote.octets());
+                }
+            }
+        }
+    }
+}

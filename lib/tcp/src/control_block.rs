@@ -1,0 +1,1281 @@
+//! All that one connection knows, and what it does with segments, operations and the passing of time.
+//!
+//! # Numbers
+//! The ring `outgoing` begins at the sequence number `front`, behind the SYN. Of it, what is before `unacknowledged`
+//! has left the ring. `next` is the number that is sent next; it goes back to `unacknowledged` when nothing was heard
+//! in time, and `highest` is the end of all that was ever sent. The end of the stream has the number behind the ring's
+//! last byte. The ring `incoming` ends at `expected`; bytes that came ahead of that lie behind its end, at the places
+//! that `ahead` names.
+//!
+//! # Invariants
+//! * `unacknowledged <= next <= highest`, and `highest` is at most one (the end) behind the ring's last byte.
+//! * The right edge of the window that the other side was told never goes back, and never lies behind the room.
+//! * Something is under way, or waits for a window, if and only if `timer` is set once [`turn`](ControlBlock::turn) has
+//!   been called.
+
+use alloc::collections::TryReserveError;
+
+use crate::congestion::Congestion;
+use crate::ranges::Ranges;
+use crate::ring::Ring;
+use crate::round_trip::RoundTrip;
+use crate::segment::{Departure, Options, Segment, flags};
+use crate::{Time, is_before};
+
+/// Wait of an acknowledgement for data to travel with.
+const ACKNOWLEDGEMENT_DELAY: Time = 10_000;
+/// Number of bytes acknowledged without that wait: two full segments.
+const ACKNOWLEDGED_AT_ONCE: u32 = 2 * 1460;
+/// Number of bytes of which every second segment is acknowledged at once at the beginning of a connection, and after an
+/// acknowledgement that waited and found no data to travel with: as many as Linux takes for sixteen full segments.
+const EARLY: u32 = 16 * 1460;
+/// Repeated acknowledgements that mean a loss (RFC 5681, section 3.2).
+const REPEATED: u32 = 3;
+/// Shortest time between two challenges (RFC 5961, section 7).
+const BETWEEN_CHALLENGES: Time = 1_000_000;
+/// Shortest time between two answers to probes, as on Linux.
+const BETWEEN_ANSWERS: Time = 500_000;
+/// Shortest silence after which the other side is probed.
+const SHORTEST_SILENCE: Time = 1_000;
+/// Ranges that a segment tells, as many as most others do.
+const RANGES_TOLD: usize = 3;
+/// Smallest segment to send, whatever the other side states (as on Linux).
+const SMALLEST_SEGMENT: u16 = 88;
+
+/// States of a connection (RFC 9293, section 3.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// There is no connection any more.
+    Closed,
+    /// A request was sent.
+    SynSent,
+    /// A request has come, and its answer was sent.
+    SynReceived,
+    /// Both sides send.
+    Established,
+    /// This side has ended its stream, and that is not acknowledged yet.
+    FinWait1,
+    /// This side has ended its stream.
+    FinWait2,
+    /// The other side has ended its stream.
+    CloseWait,
+    /// Both sides have ended their streams, and this side's end is not acknowledged yet.
+    Closing,
+    /// As `Closing`, where the other side was first.
+    LastAck,
+    /// Both streams have ended, this side's first.
+    TimeWait,
+}
+
+/// Agreement about a connection, from the segments that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Largest segment that the other side takes, and that fits the path.
+    pub segment_size: u16,
+    /// Shifts of the other side's windows and of this side's, if there are any.
+    pub scale: Option<(u8, u8)>,
+    /// Whether both sides understand selective acknowledgements.
+    pub selective: bool,
+}
+
+/// A request that was answered by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handshake {
+    /// Number of this side's answer.
+    pub ours: u32,
+    /// Number of the other side's request.
+    pub theirs: u32,
+    /// Window told with the answer.
+    pub window: u16,
+    /// Agreement of the two.
+    pub agreed: Agreed,
+}
+
+/// Result of a segment that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Nothing that the next [turn](ControlBlock::turn) would not tell.
+    Usual,
+    /// The segment is to be answered by an [acknowledgement](ControlBlock::acknowledgement) of its own before the next
+    /// one is handled: the other side counts these to find a loss (RFC 5681, section 4.2).
+    Answer,
+    /// The segment is answered by a reset with this number.
+    Reset(u32),
+    /// The segment may be a forgery; the other side is told where this one is.
+    Challenged,
+    /// The other side has ended the connection with a reset.
+    Ended,
+}
+
+/// Time of the next segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Now.
+    Now,
+    /// Not before this time, if nothing else happens.
+    At(Time),
+    /// Not before something else happens.
+    Idle,
+}
+
+/// The next thing to do.
+enum Action {
+    Nothing,
+    Reset,
+    Synchronize,
+    Data { sequence: u32, length: u32, fin: bool },
+    Acknowledge,
+    Probe,
+}
+
+/// A segment that is to be sent next.
+#[must_use]
+pub struct Planned(Action);
+
+/// Recovery from a loss.
+#[derive(Clone, Copy, Debug)]
+struct Recovery {
+    /// End of what was under way when the loss was found.
+    end: u32,
+    /// Number behind what was sent again.
+    next: u32,
+}
+
+/// All that one connection knows.
+#[derive(Debug)]
+pub struct ControlBlock {
+    state: State,
+    /// Whether small data waits for acknowledgements.
+    nagle: bool,
+    /// Whether this side's stream ends behind the ring.
+    is_closing: bool,
+    /// Whether the other side is still to be told of the end.
+    resets: bool,
+    selective: bool,
+    /// Whether an acknowledgement is to be sent at once.
+    is_due: bool,
+    /// Whether a window or a silent peer is to be probed at once.
+    is_probing: bool,
+    /// Shifts of the other side's windows and of this side's.
+    shifts: (u8, u8),
+
+    front: u32,
+    unacknowledged: u32,
+    next: u32,
+    highest: u32,
+    /// The other side's window, the largest that it ever was, and the numbers of the segment that told it.
+    window: u32,
+    largest_window: u32,
+    told_by: (u32, u32),
+    /// Largest data of a segment.
+    segment: u32,
+    /// Largest segment that this side takes.
+    own_segment: u16,
+    outgoing: Ring,
+
+    expected: u32,
+    /// Number acknowledged by the last segment, and the right edge of the window that it told.
+    told: u32,
+    edge: u32,
+    incoming: Ring,
+    /// Largest data of a segment that has come.
+    largest: u32,
+    /// Bytes that must still arrive before acknowledgements may wait for long: a sender begins with little under way,
+    /// and sends more with each acknowledgement; and one that gets no answers may never have more under way.
+    early: u32,
+    /// Latest time to acknowledge what has arrived; meaningless if nothing has.
+    acknowledge_by: Time,
+    /// The end of the other side's stream, if it has come.
+    their_end: Option<u32>,
+    ahead: Ranges,
+    /// First number of what came ahead last.
+    latest: u32,
+
+    /// Time at which nothing will have been heard for too long.
+    timer: Option<Time>,
+    round_trip: RoundTrip,
+    /// The end of a segment and the time at which it was sent.
+    timed: Option<(u32, Time)>,
+    congestion: Congestion,
+    /// Acknowledgements of the same number, as far as they tell of arrivals.
+    repeated: u32,
+    /// Ranges that the other side has behind `unacknowledged`.
+    held: Ranges,
+    recovery: Option<Recovery>,
+    /// End of what was under way at the last loss: repeated acknowledgements before it may be of what was sent twice.
+    lost_before: u32,
+    last_sent: Time,
+    last_challenge: Option<Time>,
+    last_answer: Option<Time>,
+    /// Silence after which the other side is probed, and the time of the next probe.
+    keepalive: Option<(Time, Time)>,
+}
+
+/// Returns the shift with which 16 bits can tell all of a buffer.
+fn shift_of(buffer: usize) -> u8 {
+    (usize::BITS - buffer.leading_zeros()).saturating_sub(u16::BITS) as u8
+}
+
+impl ControlBlock {
+    fn new(state: State, ours: u32, incoming: Ring, outgoing: Ring) -> ControlBlock {
+        ControlBlock {
+            state,
+            nagle: true,
+            is_closing: false,
+            resets: false,
+            selective: false,
+            is_due: false,
+            is_probing: false,
+            shifts: (0, 0),
+            front: ours.wrapping_add(1),
+            unacknowledged: ours,
+            next: ours,
+            highest: ours,
+            window: 0,
+            largest_window: 0,
+            told_by: (0, 0),
+            segment: 536,
+            own_segment: 536,
+            outgoing,
+            expected: 0,
+            told: 0,
+            edge: 0,
+            incoming,
+            largest: 536,
+            early: EARLY,
+            acknowledge_by: 0,
+            their_end: None,
+            ahead: Ranges::default(),
+            latest: 0,
+            timer: None,
+            round_trip: RoundTrip::NEW,
+            timed: None,
+            congestion: Congestion::new(536),
+            repeated: 0,
+            held: Ranges::default(),
+            recovery: None,
+            lost_before: ours,
+            last_sent: 0,
+            last_challenge: None,
+            last_answer: None,
+            keepalive: None,
+        }
+    }
+
+    /// Makes a connection that requests: its first segment is a SYN with this number. `own_segment` is the largest
+    /// segment that it takes and sends.
+    ///
+    /// # Errors
+    /// There is no memory for the buffers.
+    pub fn connect(
+        number: u32,
+        own_segment: u16,
+        receive_buffer: usize,
+        send_buffer: usize,
+    ) -> Result<ControlBlock, TryReserveError> {
+        let (incoming, outgoing) = (Ring::new(receive_buffer)?, Ring::new(send_buffer)?);
+        let mut block = ControlBlock::new(State::SynSent, number, incoming, outgoing);
+        block.own_segment = own_segment;
+        block.shifts.1 = shift_of(receive_buffer);
+        Ok(block)
+    }
+
+    /// Makes a connection of a request that the caller has answered; the segment that acknowledges the answer is to be
+    /// its first [input](Self::input).
+    ///
+    /// # Errors
+    /// There is no memory for the buffers.
+    pub fn accept(
+        handshake: &Handshake,
+        receive_buffer: usize,
+        send_buffer: usize,
+    ) -> Result<ControlBlock, TryReserveError> {
+        let (incoming, outgoing) = (Ring::new(receive_buffer)?, Ring::new(send_buffer)?);
+        let &Handshake { ours, theirs, window, agreed } = handshake;
+        let mut block = ControlBlock::new(State::SynReceived, ours, incoming, outgoing);
+        block.next = ours.wrapping_add(1);
+        block.highest = block.next;
+        block.begin(theirs);
+        block.edge = block.expected.wrapping_add(window.into());
+        block.agree(agreed);
+        Ok(block)
+    }
+
+    /// Takes the number of the other side's SYN.
+    fn begin(&mut self, theirs: u32) {
+        self.expected = theirs.wrapping_add(1);
+        self.told = self.expected;
+        self.edge = self.expected;
+        self.told_by = (theirs, self.unacknowledged);
+    }
+
+    fn agree(&mut self, agreed: Agreed) {
+        self.segment = agreed.segment_size.max(SMALLEST_SEGMENT).into();
+        self.congestion = Congestion::new(self.segment);
+        self.shifts = agreed.scale.unwrap_or((0, 0));
+        self.selective = agreed.selective;
+    }
+
+    // Operations of the holder.
+
+    /// Returns the state.
+    #[inline(always)]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether the connection is over and nothing more is to be sent.
+    pub fn is_finished(&self) -> bool {
+        self.state == State::Closed && !self.resets
+    }
+
+    /// Sets whether small data waits until earlier data is acknowledged (Nagle's algorithm).
+    pub fn set_nagle(&mut self, nagle: bool) {
+        self.nagle = nagle;
+    }
+
+    /// Has a silent peer probed after so long, and again after each further such time.
+    pub fn set_keepalive(&mut self, interval: Option<Time>, now: Time) {
+        let interval = interval.map(|interval| interval.max(SHORTEST_SILENCE));
+        self.keepalive = interval.map(|interval| (interval, now.saturating_add(interval)));
+    }
+
+    /// Returns the bytes that can be received.
+    #[inline(always)]
+    pub fn incoming(&self) -> &Ring {
+        &self.incoming
+    }
+
+    /// Returns the bytes that are not acknowledged.
+    #[inline(always)]
+    pub fn outgoing(&self) -> &Ring {
+        &self.outgoing
+    }
+
+    /// Whether bytes may still be sent: this side has not ended its stream.
+    #[inline(always)]
+    pub fn may_send(&self) -> bool {
+        matches!(self.state, State::Established | State::CloseWait)
+    }
+
+    /// Whether the other side may still send.
+    #[inline(always)]
+    pub fn may_receive(&self) -> bool {
+        matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
+    }
+
+    /// Offers room for bytes to be sent; see [`Ring::fill`].
+    #[inline(always)]
+    pub fn send(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> (usize, usize) {
+        if self.may_send() { self.outgoing.fill(fill) } else { (0, 0) }
+    }
+
+    /// Offers received bytes; see [`Ring::take`].
+    #[inline(always)]
+    pub fn receive(&mut self, take: impl FnOnce(&[u8]) -> usize) -> (usize, usize) {
+        self.incoming.take(take)
+    }
+
+    /// Ends this side's stream behind the bytes that are to be sent.
+    pub fn close(&mut self) {
+        match self.state {
+            State::SynSent => self.state = State::Closed,
+            // The end follows the handshake.
+            State::SynReceived => self.is_closing = true,
+            State::Established => (self.state, self.is_closing) = (State::FinWait1, true),
+            State::CloseWait => (self.state, self.is_closing) = (State::LastAck, true),
+            _ => {}
+        }
+    }
+
+    /// Ends the connection; the other side is told with a reset, if it knows of the connection.
+    pub fn abort(&mut self) {
+        self.resets = !matches!(self.state, State::Closed | State::SynSent | State::TimeWait) || self.resets;
+        self.end();
+    }
+
+    /// Ends the connection without a word.
+    fn end(&mut self) {
+        self.state = State::Closed;
+        self.timer = None;
+        self.is_due = false;
+    }
+
+    /// Has the connection send segments of at most this size from now on.
+    pub fn limit_segment(&mut self, size: u16) {
+        self.segment = self.segment.min(size.max(SMALLEST_SEGMENT).into());
+    }
+
+    // Questions of the caller about the numbers.
+
+    /// Returns the number that is expected next.
+    pub fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// Returns the first number that is not acknowledged.
+    pub fn unacknowledged(&self) -> u32 {
+        self.unacknowledged
+    }
+
+    /// Whether this number was sent and is not acknowledged.
+    pub fn is_under_way(&self, number: u32) -> bool {
+        !is_before(number, self.unacknowledged) && is_before(number, self.highest)
+    }
+
+    // Segments that come.
+
+    /// Takes a segment in.
+    #[inline]
+    pub fn input(&mut self, segment: &Segment<'_>, now: Time) -> Reaction {
+        if let Some((interval, at)) = &mut self.keepalive {
+            *at = now.saturating_add(*interval);
+            self.is_probing = false;
+        }
+        // The usual segment: the next one, with an acknowledgement of something that was sent, and nothing unusual on
+        // either side.
+        let is_usual = self.state == State::Established
+            && segment.flags & !flags::PSH == flags::ACK
+            && segment.sequence == self.expected
+            && !segment.has_options()
+            && self.ahead.is_empty()
+            && self.their_end.is_none()
+            && segment.payload.len() <= self.incoming.free()
+            && segment.acknowledgement.wrapping_sub(self.unacknowledged)
+                <= self.highest.wrapping_sub(self.unacknowledged);
+        if !is_usual {
+            return self.input_other(segment, now);
+        }
+        self.look_at_acknowledgement(segment, now);
+        if !segment.payload.is_empty() {
+            self.take_next(segment.payload, now);
+        }
+        Reaction::Usual
+    }
+
+    #[inline(always)]
+    fn take_next(&mut self, payload: &[u8], now: Time) {
+        if self.expected == self.told {
+            self.acknowledge_by = now + ACKNOWLEDGEMENT_DELAY;
+        }
+        let length = payload.len();
+        self.incoming.put(self.incoming.len(), payload);
+        self.incoming.grow(length);
+        self.expected = self.expected.wrapping_add(length as u32);
+        self.largest = self.largest.max(length as u32);
+    }
+
+    /// Takes a segment's acknowledgement and window into account; the acknowledged number is in the range of what was
+    /// sent.
+    #[inline(always)]
+    fn look_at_acknowledgement(&mut self, segment: &Segment<'_>, now: Time) {
+        let window = u32::from(segment.window) << self.shifts.0;
+        if segment.acknowledgement != self.unacknowledged {
+            self.acknowledged(segment.acknowledgement, now);
+        } else if !self.selective
+            && self.next != self.unacknowledged
+            && segment.payload.is_empty()
+            && window == self.window
+            && !segment.has(flags::FIN)
+        {
+            self.repeated_acknowledgement();
+        }
+        let (by_sequence, by_acknowledgement) = self.told_by;
+        let is_newer = is_before(by_sequence, segment.sequence)
+            || by_sequence == segment.sequence && !is_before(segment.acknowledgement, by_acknowledgement);
+        if is_newer {
+            self.told_by = (segment.sequence, segment.acknowledgement);
+            if window != self.window {
+                self.set_window(window);
+            }
+        }
+    }
+
+    fn set_window(&mut self, window: u32) {
+        if window > 0 && self.next == self.unacknowledged {
+            // The timer was that of the closed window.
+            self.timer = None;
+            self.is_probing = false;
+            self.round_trip.has_answered();
+        }
+        self.window = window;
+        self.largest_window = self.largest_window.max(window);
+    }
+
+    /// Everything up to this number has arrived.
+    #[inline(always)]
+    fn acknowledged(&mut self, number: u32, now: Time) {
+        let count = number.wrapping_sub(self.unacknowledged);
+        let was_under_way = self.next.wrapping_sub(self.unacknowledged);
+        // The SYN and the end are not in the ring.
+        let from_ring = (number.wrapping_sub(self.front) as i32).clamp(0, self.outgoing.len() as i32) as u32;
+        self.outgoing.drop_first(from_ring as usize);
+        self.front = self.front.wrapping_add(from_ring);
+        self.unacknowledged = number;
+        if is_before(self.next, number) {
+            self.next = number;
+        }
+        self.round_trip.has_answered();
+        if let Some((end, sent)) = self.timed
+            && !is_before(number, end)
+        {
+            self.round_trip.measure(now.saturating_sub(sent));
+            self.timed = None;
+        }
+        self.timer = if self.next == number { None } else { Some(now + self.round_trip.timeout()) };
+        if self.recovery.is_some() || self.repeated > 0 || !self.held.is_empty() {
+            self.acknowledged_in_recovery(count);
+            if self.recovery.is_some() {
+                return;
+            }
+        }
+        // A window that did not limit anything has proved nothing.
+        if was_under_way.saturating_mul(2) >= self.congestion.window() {
+            self.congestion.grow(count, self.segment, self.round_trip.smoothed(), now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn acknowledged_in_recovery(&mut self, count: u32) {
+        self.held.advance(count);
+        match &mut self.recovery {
+            Some(recovery) if is_before(self.unacknowledged, recovery.end) => {
+                // The acknowledgement of a part: the next one that is missing is behind it.
+                if is_before(recovery.next, self.unacknowledged) {
+                    recovery.next = self.unacknowledged;
+                }
+                self.repeated = self.repeated.saturating_sub((count / self.segment.max(1)).max(1) - 1);
+                if !self.selective {
+                    recovery.next = self.unacknowledged;
+                }
+            }
+            _ => (self.recovery, self.repeated) = (None, 0),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn repeated_acknowledgement(&mut self) {
+        self.repeated = self.repeated.saturating_add(1);
+        self.look_for_loss();
+    }
+
+    fn look_for_loss(&mut self) {
+        let is_lost = self.repeated >= REPEATED || self.held.total() > REPEATED * self.segment;
+        let is_new = self.recovery.is_none() && !is_before(self.unacknowledged, self.lost_before);
+        if is_lost && is_new && self.next != self.unacknowledged {
+            self.lost_before = self.highest;
+            self.recovery = Some(Recovery { end: self.highest, next: self.unacknowledged });
+            self.congestion.lose(self.segment);
+            self.timed = None;
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn input_other(&mut self, segment: &Segment<'_>, now: Time) -> Reaction {
+        match self.state {
+            State::Closed => return Reaction::Usual,
+            State::SynSent => return self.input_of_request(segment, now),
+            _ => {}
+        }
+        // Whether any of it lies in the window (RFC 9293, section 3.10.7.4). An acknowledgement may have the number
+        // behind the window, if what is before that is on its way or lost.
+        let room = self.incoming.free() as u32 + 1;
+        let ahead = segment.sequence.wrapping_sub(self.expected);
+        let is_in_window = ahead <= room;
+        if segment.has(flags::RST) {
+            if segment.sequence == self.expected {
+                self.end();
+                self.resets = false;
+                return Reaction::Ended;
+            }
+            return if ahead < (self.incoming.free() as u32).max(1) { self.challenge(now) } else { Reaction::Usual };
+        }
+        if segment.has(flags::SYN) {
+            // The answer to a request that both sides have made at once, or one that was repeated.
+            if self.state == State::SynReceived && segment.sequence.wrapping_add(1) == self.expected {
+                if segment.has(flags::ACK) && segment.acknowledgement == self.front {
+                    self.establish(segment, now);
+                    self.is_due = true;
+                } else {
+                    self.next = self.unacknowledged;
+                }
+                return Reaction::Usual;
+            }
+            return self.challenge(now);
+        }
+        if !segment.has(flags::ACK) {
+            return Reaction::Usual;
+        }
+        let length = segment.length();
+        let reaches_in = is_before(segment.sequence, self.expected)
+            && is_before(self.expected, segment.sequence.wrapping_add(length));
+        if !is_in_window && !reaches_in {
+            // Data that has come already or has no room, or a probe: the other side is told where this one is.
+            if length == 0 {
+                return if ahead == u32::MAX { self.answer_probe(now) } else { self.challenge(now) };
+            }
+            self.is_due = true;
+            return Reaction::Answer;
+        }
+        let sent = self.highest.wrapping_sub(self.unacknowledged);
+        if segment.acknowledgement.wrapping_sub(self.unacknowledged) > sent {
+            if self.state == State::SynReceived {
+                return Reaction::Reset(segment.acknowledgement);
+            }
+            if is_before(self.highest, segment.acknowledgement)
+                || self.unacknowledged.wrapping_sub(segment.acknowledgement) > self.largest_window.max(1 << 16)
+            {
+                return self.challenge(now);
+            }
+            // An old one, whose data may be new all the same.
+        } else {
+            if self.state == State::SynReceived {
+                if segment.acknowledgement != self.front {
+                    return Reaction::Reset(segment.acknowledgement);
+                }
+                self.establish(segment, now);
+            }
+            if self.selective && segment.has_options() {
+                self.look_at_ranges(segment);
+            }
+            self.look_at_acknowledgement(segment, now);
+            self.look_at_own_end();
+        }
+        if self.state == State::Closed {
+            return Reaction::Usual;
+        }
+        if self.may_receive() {
+            return if self.take(segment, now) { Reaction::Usual } else { Reaction::Answer };
+        }
+        if length > 0 {
+            self.is_due = true;
+        }
+        Reaction::Usual
+    }
+
+    /// The connection is established by this segment, which acknowledges the SYN.
+    fn establish(&mut self, segment: &Segment<'_>, now: Time) {
+        self.state = if self.is_closing { State::FinWait1 } else { State::Established };
+        self.acknowledged(segment.acknowledgement, now);
+        // The window of a SYN is not shifted.
+        let shift = if segment.has(flags::SYN) { 0 } else { self.shifts.0 };
+        self.told_by = (segment.sequence, segment.acknowledgement);
+        self.set_window(u32::from(segment.window) << shift);
+    }
+
+    /// Handles the answer to a request.
+    fn input_of_request(&mut self, segment: &Segment<'_>, now: Time) -> Reaction {
+        let has_sent = self.highest == self.front;
+        if segment.has(flags::ACK) && !(has_sent && segment.acknowledgement == self.front) {
+            let is_reset = segment.has(flags::RST);
+            return if is_reset { Reaction::Usual } else { Reaction::Reset(segment.acknowledgement) };
+        }
+        if segment.has(flags::RST) {
+            if segment.has(flags::ACK) {
+                self.end();
+                return Reaction::Ended;
+            }
+            return Reaction::Usual;
+        }
+        if !segment.has(flags::SYN) {
+            return Reaction::Usual;
+        }
+        let options = segment.options();
+        let own = self.own_segment;
+        self.begin(segment.sequence);
+        let own_shift = self.shifts.1;
+        self.agree(Agreed {
+            segment_size: options.segment_size.filter(|&size| size > 0).unwrap_or(536).min(own),
+            scale: options.scale.map(|theirs| (theirs, own_shift)),
+            selective: options.selective,
+        });
+        if segment.has(flags::ACK) {
+            self.establish(segment, now);
+            self.is_due = true;
+        } else {
+            // Both sides request at the same time: the request is repeated with an acknowledgement.
+            self.state = State::SynReceived;
+            self.next = self.unacknowledged;
+            self.timer = None;
+            self.window = segment.window.into();
+        }
+        Reaction::Usual
+    }
+
+    /// Answers with an acknowledgement, but not often.
+    fn challenge(&mut self, now: Time) -> Reaction {
+        if self.last_challenge.is_none_or(|last| now.saturating_sub(last) >= BETWEEN_CHALLENGES) {
+            self.last_challenge = Some(now);
+            self.is_due = true;
+        }
+        Reaction::Challenged
+    }
+
+    /// Answers a segment without data before the window, but not often: two ends that are apart by one, which a
+    /// stranger can bring about, would take each other's answers for probes.
+    fn answer_probe(&mut self, now: Time) -> Reaction {
+        if self.last_answer.is_some_and(|last| now.saturating_sub(last) < BETWEEN_ANSWERS) {
+            return Reaction::Usual;
+        }
+        self.last_answer = Some(now);
+        self.is_due = true;
+        Reaction::Answer
+    }
+
+    /// Takes into account what the other side says it has beyond a gap.
+    fn look_at_ranges(&mut self, segment: &Segment<'_>) {
+        let under_way = self.highest.wrapping_sub(self.unacknowledged);
+        let before = self.held.clone();
+        for &(first, end) in segment.options().ranges() {
+            let (first, end) = (first.wrapping_sub(self.unacknowledged), end.wrapping_sub(self.unacknowledged));
+            // Others are old, or wrong.
+            if first < end && end <= under_way {
+                self.held.add(first, end);
+            }
+        }
+        // Only what is new counts (RFC 6675, section 2): any host can have this end's number repeated to it.
+        if before != self.held {
+            self.repeated_acknowledgement();
+        }
+    }
+
+    /// Changes the state if this side's end has arrived.
+    fn look_at_own_end(&mut self) {
+        if !self.is_closing || self.unacknowledged != self.end_of_data().wrapping_add(1) {
+            return;
+        }
+        match self.state {
+            State::FinWait1 => self.state = State::FinWait2,
+            State::Closing => self.rest(),
+            State::LastAck => self.end(),
+            _ => {}
+        }
+    }
+
+    /// Enters TIME-WAIT.
+    fn rest(&mut self) {
+        self.state = State::TimeWait;
+        self.timer = None;
+    }
+
+    /// Takes data, and the end, that may be anywhere in the window. Returns whether they are the next ones.
+    fn take(&mut self, segment: &Segment<'_>, now: Time) -> bool {
+        let mut payload = segment.payload;
+        let mut has_end = segment.has(flags::FIN);
+        if payload.is_empty() && !has_end {
+            return true;
+        }
+        let behind = self.expected.wrapping_sub(segment.sequence);
+        let offset = if (behind as i32) >= 0 {
+            let Some(rest) = payload.get(behind as usize..) else {
+                self.is_due = true;
+                return false;
+            };
+            payload = rest;
+            0
+        } else {
+            behind.wrapping_neg()
+        };
+        let room = self.incoming.free().saturating_sub(offset as usize);
+        if payload.len() > room || offset as usize > self.incoming.free() {
+            payload = &payload[..room.min(payload.len())];
+            has_end = false;
+            self.is_due = true;
+        }
+        if let Some(end) = self.their_end {
+            // Nothing comes behind the end.
+            let left = end.wrapping_sub(self.expected).saturating_sub(offset) as usize;
+            payload = &payload[..payload.len().min(left)];
+        }
+        let length = payload.len() as u32;
+        // An end before data that has come already is none.
+        let is_last = self.ahead.as_slice().last().is_none_or(|&(_, last)| last <= offset + length);
+        if has_end && is_last && self.their_end.is_none() {
+            self.their_end = Some(self.expected.wrapping_add(offset + length));
+        }
+        if offset > 0 {
+            // Data ahead of a gap: the other side is told at once.
+            self.is_due = true;
+            if !self.ahead.add(offset, offset + length) {
+                return false;
+            }
+            if length > 0 {
+                self.incoming.put(self.incoming.len() + offset as usize, payload);
+                self.latest = self.expected.wrapping_add(offset);
+            }
+        } else {
+            if length > 0 {
+                self.take_next(payload, now);
+            }
+            if !self.ahead.is_empty() {
+                self.ahead.advance(length);
+                let joined = self.ahead.take_first();
+                self.incoming.grow(joined as usize);
+                self.expected = self.expected.wrapping_add(joined);
+                self.is_due = true;
+            }
+        }
+        if self.their_end == Some(self.expected) {
+            self.expected = self.expected.wrapping_add(1);
+            self.is_due = true;
+            match self.state {
+                State::Established => self.state = State::CloseWait,
+                State::FinWait1 => self.state = State::Closing,
+                State::FinWait2 => self.rest(),
+                _ => {}
+            }
+        }
+        offset == 0
+    }
+
+    // Segments that leave.
+
+    /// Returns the number behind the last byte to be sent: that of the end.
+    #[inline(always)]
+    fn end_of_data(&self) -> u32 {
+        self.front.wrapping_add(self.outgoing.len() as u32)
+    }
+
+    /// Returns when the next segment is to be sent.
+    pub fn turn(&mut self, now: Time) -> Turn {
+        if self.timer.is_some_and(|at| at <= now) {
+            return Turn::Now;
+        }
+        match self.next_action(now) {
+            Action::Nothing => {}
+            _ => return Turn::Now,
+        }
+        if self.timer.is_none() && self.waits_for_window() {
+            self.timer = Some(now + self.round_trip.timeout());
+        }
+        let mut at = self.timer.unwrap_or(Time::MAX);
+        if self.expected != self.told {
+            at = at.min(self.acknowledge_by);
+        }
+        if let Some((_, probe)) = self.keepalive
+            && self.is_probed()
+        {
+            at = at.min(probe);
+        }
+        if at == Time::MAX { Turn::Idle } else { Turn::At(at) }
+    }
+
+    /// Whether nothing is under way, although something is to be sent: the window is too small.
+    fn waits_for_window(&self) -> bool {
+        self.next == self.unacknowledged && self.sends() && self.next != self.last_number()
+    }
+
+    /// Whether data, or the end, may leave in this state.
+    #[inline(always)]
+    fn sends(&self) -> bool {
+        !matches!(self.state, State::Closed | State::SynSent | State::SynReceived | State::TimeWait)
+    }
+
+    /// Whether the silent peer is probed.
+    fn is_probed(&self) -> bool {
+        self.next == self.unacknowledged
+            && matches!(self.state, State::Established | State::CloseWait | State::FinWait2)
+    }
+
+    /// Returns the number behind everything that is to be sent.
+    #[inline(always)]
+    fn last_number(&self) -> u32 {
+        self.end_of_data().wrapping_add(u32::from(self.is_closing))
+    }
+
+    /// Handles a timer that has expired.
+    #[cold]
+    #[inline(never)]
+    fn expire(&mut self, now: Time) {
+        self.timer = None;
+        match self.state {
+            State::Closed | State::TimeWait => return,
+            State::SynSent | State::SynReceived => {
+                self.round_trip.back_off();
+                self.next = self.unacknowledged;
+                self.timed = None;
+                return;
+            }
+            _ => {}
+        }
+        self.round_trip.back_off();
+        if self.next == self.unacknowledged {
+            if self.waits_for_window() {
+                self.is_probing = true;
+                self.timer = Some(now + self.round_trip.timeout());
+            }
+            return;
+        }
+        if is_before(self.unacknowledged, self.lost_before) {
+            // Data that was sent again is lost again: the threshold says what it said (RFC 5681, section 3.1).
+            self.congestion.begin_anew(self.segment);
+        } else {
+            self.congestion.time_out(self.segment);
+        }
+        self.next = self.unacknowledged;
+        self.lost_before = self.highest;
+        self.recovery = None;
+        self.held.clear();
+        self.repeated = 0;
+        self.timed = None;
+    }
+
+    /// Returns the bytes that are in the network.
+    #[inline(always)]
+    fn under_way(&self) -> u32 {
+        let sent = self.next.wrapping_sub(self.unacknowledged);
+        if self.repeated == 0 && self.recovery.is_none() && self.held.is_empty() {
+            return sent;
+        }
+        self.under_way_in_recovery(sent)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn under_way_in_recovery(&self, sent: u32) -> u32 {
+        let arrived = if self.selective { self.held.total() } else { self.repeated.saturating_mul(self.segment) };
+        let mut left = sent.saturating_sub(arrived);
+        if let Some(recovery) = self.recovery {
+            // Bytes that are lost and were not sent again.
+            let from = recovery.next.wrapping_sub(self.unacknowledged);
+            let lost_until = self.lost_until();
+            let mut lost = lost_until.saturating_sub(from);
+            for &(start, end) in self.held.as_slice() {
+                lost = lost.saturating_sub(end.min(lost_until).saturating_sub(start.max(from)));
+            }
+            left = left.saturating_sub(lost);
+        }
+        left
+    }
+
+    /// Returns the offset up to which everything that has not arrived is lost: so much behind it has arrived.
+    fn lost_until(&self) -> u32 {
+        let mut arrived = 0;
+        for &(start, end) in self.held.as_slice().iter().rev() {
+            arrived += end - start;
+            if arrived > (REPEATED - 1) * self.segment {
+                return start;
+            }
+        }
+        // The first segment in any case, or recovery would not have begun.
+        self.segment
+    }
+
+    /// Returns the next thing to do.
+    #[inline(always)]
+    fn next_action(&self, now: Time) -> Action {
+        if self.sends() {
+            if self.recovery.is_some()
+                && let Some(action) = self.lost_action()
+            {
+                return action;
+            }
+            if let Some(action) = self.data_action() {
+                return action;
+            }
+            if self.must_acknowledge(now) {
+                return Action::Acknowledge;
+            }
+            if self.is_probing || self.keepalive.is_some_and(|(_, at)| at <= now) && self.is_probed() {
+                return Action::Probe;
+            }
+            return Action::Nothing;
+        }
+        match self.state {
+            State::SynSent | State::SynReceived if self.next == self.unacknowledged => Action::Synchronize,
+            State::Closed if self.resets => Action::Reset,
+            State::TimeWait | State::SynReceived if self.is_due => Action::Acknowledge,
+            _ => Action::Nothing,
+        }
+    }
+
+    /// Returns the first data that is lost and was not sent again.
+    #[cold]
+    #[inline(never)]
+    fn lost_action(&self) -> Option<Action> {
+        let recovery = self.recovery?;
+        let mut from = recovery.next.wrapping_sub(self.unacknowledged);
+        let mut until = self.lost_until().min(self.highest.wrapping_sub(self.unacknowledged));
+        for &(start, end) in self.held.as_slice() {
+            if from >= start && from < end {
+                from = end;
+            } else if start > from {
+                until = until.min(start);
+                break;
+            }
+        }
+        if from >= until {
+            return None;
+        }
+        // The first one goes out in any case, the others as the window allows.
+        if from > 0 && self.under_way() + self.segment > self.congestion.window() {
+            return None;
+        }
+        let sequence = self.unacknowledged.wrapping_add(from);
+        let data_left = self.end_of_data().wrapping_sub(sequence);
+        let length = (until - from).min(self.largest_data()).min(data_left);
+        let fin = self.is_closing && length == data_left && length < until - from;
+        (length > 0 || fin).then_some(Action::Data { sequence, length, fin })
+    }
+
+    /// Returns the next data, if it may be sent.
+    #[inline(always)]
+    fn data_action(&self) -> Option<Action> {
+        let left = self.end_of_data().wrapping_sub(self.next);
+        if left == 0 && !self.is_closing {
+            return None;
+        }
+        self.data_action_of(left)
+    }
+
+    #[inline(always)]
+    fn data_action_of(&self, left: u32) -> Option<Action> {
+        // The end was sent already.
+        if left as i32 == -1 {
+            return None;
+        }
+        let under_way = self.next.wrapping_sub(self.unacknowledged);
+        let usable = self.window.saturating_sub(under_way);
+        let room = self.congestion.window().saturating_sub(self.under_way());
+        let segment = self.largest_data();
+        let length = left.min(segment).min(usable).min(room);
+        let fin = self.is_closing && length == left;
+        if length == 0 && !fin {
+            return None;
+        }
+        let goes = length == segment
+            || fin
+            // It was sent before.
+            || self.next != self.highest
+            || if length == left {
+                !self.nagle || under_way == 0
+            } else {
+                // A small part goes out only if the other side never has room for more, or after a long wait.
+                room > usable && (length >= self.largest_window / 2 || self.is_probing)
+            };
+        goes.then_some(Action::Data { sequence: self.next, length, fin })
+    }
+
+    /// Returns the largest data of the next segment: what the options leave.
+    #[inline(always)]
+    fn largest_data(&self) -> u32 {
+        if self.ahead.is_empty() || !self.selective {
+            return self.segment;
+        }
+        let told = self.ahead.as_slice().len().min(RANGES_TOLD) as u32;
+        self.segment.saturating_sub(4 + 8 * told)
+    }
+
+    /// Whether an acknowledgement, or the news of a larger window, is to be sent at once.
+    #[inline(always)]
+    fn must_acknowledge(&self, now: Time) -> bool {
+        if self.is_due || self.tells_of_room() {
+            return true;
+        }
+        let arrived = self.expected.wrapping_sub(self.told);
+        if arrived == 0 {
+            return false;
+        }
+        let waits_long = self.early == 0 && self.incoming.free() >= ACKNOWLEDGED_AT_ONCE as usize;
+        let enough = if waits_long { ACKNOWLEDGED_AT_ONCE - 1 } else { self.largest.min(ACKNOWLEDGED_AT_ONCE - 1) };
+        arrived > enough || self.acknowledge_by <= now
+    }
+
+    /// Whether the window has grown so much that the other side is told: at least to the double.
+    #[inline(always)]
+    pub fn tells_of_room(&self) -> bool {
+        let room = self.room(self.shifts.1);
+        let growth = self.expected.wrapping_add(room).wrapping_sub(self.edge);
+        (growth as i32) > 0 && growth >= self.least_growth().max(room / 2) && self.may_receive()
+    }
+
+    /// Returns the window to tell, and moves its edge.
+    #[inline(always)]
+    fn tell_window(&mut self, shift: u8) -> u16 {
+        let edge = self.expected.wrapping_add(self.room(shift));
+        let growth = edge.wrapping_sub(self.edge);
+        if (growth as i32) >= 0 && growth >= self.least_growth() {
+            self.edge = edge;
+        }
+        // A window that is not whole in its unit is rounded up: it was told so before.
+        let told = self.edge.wrapping_sub(self.expected) as i32;
+        ((told.max(0) as u32 + (1 << shift) - 1) >> shift).min(u16::MAX.into()) as u16
+    }
+
+    /// Returns the growth of the window that is worth telling (RFC 9293, section 3.8.6.2.2).
+    #[inline(always)]
+    fn least_growth(&self) -> u32 {
+        self.largest.min(self.incoming.capacity() as u32 / 2)
+    }
+
+    /// Returns the free room, as far as a window with this shift can tell it.
+    #[inline(always)]
+    fn room(&self, shift: u8) -> u32 {
+        ((self.incoming.free() >> shift).min(u16::MAX.into()) << shift) as u32
+    }
+
+    /// Returns the next segment to send, if there is one; it counts as sent. Its data is to be [copied](Self::copy)
+    /// before anything else happens.
+    pub fn output(&mut self, now: Time) -> Option<Departure> {
+        let planned = self.plan(now)?;
+        self.send_planned(planned, now)
+    }
+
+    /// Decides about the next segment, for a caller that has to find its way first. Nothing else may happen before it
+    /// is [sent](Self::send_planned), if it is.
+    #[inline]
+    pub fn plan(&mut self, now: Time) -> Option<Planned> {
+        if self.timer.is_some_and(|at| at <= now) {
+            self.expire(now);
+        }
+        match self.next_action(now) {
+            Action::Nothing => None,
+            action => Some(Planned(action)),
+        }
+    }
+
+    /// Returns the segment that was planned; it counts as sent. Its data is to be [copied](Self::copy) before anything
+    /// else happens.
+    #[inline]
+    pub fn send_planned(&mut self, Planned(action): Planned, now: Time) -> Option<Departure> {
+        match action {
+            Action::Nothing => None,
+            Action::Data { sequence, length, fin } => Some(self.send_data(sequence, length, fin, now)),
+            Action::Acknowledge => {
+                let was_late = self.early == 0 && !self.is_due && self.acknowledge_by <= now;
+                let departure = self.departure(self.highest, flags::ACK, 0..0);
+                if was_late {
+                    // There was no answer. A sender with no more than this under way would wait each time.
+                    self.early = EARLY;
+                }
+                Some(departure)
+            }
+            Action::Probe => {
+                self.is_probing = false;
+                if let Some((interval, at)) = &mut self.keepalive {
+                    *at = now.saturating_add(*interval);
+                }
+                // A number that was acknowledged: the other side says where it is.
+                Some(self.departure(self.unacknowledged.wrapping_sub(1), flags::ACK, 0..0))
+            }
+            Action::Synchronize => Some(self.synchronize(now)),
+            Action::Reset => {
+                self.resets = false;
+                Some(self.departure(self.highest, flags::RST | flags::ACK, 0..0))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn send_data(&mut self, sequence: u32, length: u32, fin: bool, now: Time) -> Departure {
+        let start = sequence.wrapping_sub(self.front) as usize;
+        let data = start..start + length as usize;
+        let end = sequence.wrapping_add(length + u32::from(fin));
+        let mut kinds = flags::ACK;
+        if data.end == self.outgoing.len() && length > 0 {
+            kinds |= flags::PSH;
+        }
+        if fin {
+            kinds |= flags::FIN;
+        }
+        let is_lost = self.recovery.is_some() && sequence != self.next;
+        if is_lost {
+            if let Some(recovery) = &mut self.recovery {
+                recovery.next = end;
+            }
+            self.timer = Some(now + self.round_trip.timeout());
+        } else {
+            if self.next == self.unacknowledged {
+                let idle = now.saturating_sub(self.last_sent);
+                if idle > self.round_trip.timeout() && self.next == self.highest {
+                    self.congestion.rest(self.segment);
+                }
+            }
+            if self.next == self.highest {
+                if self.timed.is_none() {
+                    self.timed = Some((end, now));
+                }
+                self.highest = end;
+            }
+            self.next = end;
+            if is_before(self.highest, end) {
+                self.highest = end;
+            }
+        }
+        self.is_probing = false;
+        self.last_sent = now;
+        if self.timer.is_none() {
+            self.timer = Some(now + self.round_trip.timeout());
+        }
+        self.departure(sequence, kinds, data)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn synchronize(&mut self, now: Time) -> Departure {
+        let is_answer = self.state == State::SynReceived;
+        self.next = self.front;
+        if self.highest != self.front {
+            self.highest = self.front;
+            self.timed = Some((self.front, now));
+        }
+        self.timer = Some(now + self.round_trip.timeout());
+        let shift = self.shifts.1;
+        let window = self.tell_window(0);
+        self.told = self.expected;
+        self.is_due = false;
+        Departure {
+            sequence: self.unacknowledged,
+            acknowledgement: self.expected,
+            flags: if is_answer { flags::SYN | flags::ACK } else { flags::SYN },
+            window,
+            data: 0..0,
+            options: Some(Options::of_request(self.own_segment, shift)),
+        }
+    }
+
+    /// Makes a segment with the present acknowledgement and window.
+    #[inline(always)]
+    fn departure(&mut self, sequence: u32, kinds: u8, data: core::ops::Range<usize>) -> Departure {
+        let window = self.tell_window(self.shifts.1);
+        self.early = self.early.saturating_sub(self.expected.wrapping_sub(self.told));
+        self.told = self.expected;
+        self.is_due = false;
+        let options = if self.ahead.is_empty() || !self.selective { None } else { Some(self.ranges_to_tell()) };
+        Departure { sequence, acknowledgement: self.expected, flags: kinds, window, data, options }
+    }
+
+    /// Returns the option that tells what has come ahead, the latest first (RFC 2018, section 4).
+    #[cold]
+    #[inline(never)]
+    fn ranges_to_tell(&self) -> Options {
+        let mut options = Options::default();
+        let latest = self.latest.wrapping_sub(self.expected);
+        let is_latest = |&(start, end): &(u32, u32)| (start..end).contains(&latest);
+        let ranges = self.ahead.as_slice().iter();
+        let first = ranges.clone().copied().filter(is_latest);
+        let others = ranges.copied().filter(|range| !is_latest(range));
+        let expected = self.expected;
+        options.tell(
+            first
+                .chain(others)
+                .take(RANGES_TOLD)
+                .map(|(start, end)| (expected.wrapping_add(start), expected.wrapping_add(end))),
+        );
+        options
+    }
+
+    /// Returns an acknowledgement, which counts as sent.
+    pub fn acknowledgement(&mut self) -> Departure {
+        self.departure(self.highest, flags::ACK, 0..0)
+    }
+
+    /// Copies the data of a segment that leaves.
+    #[inline(always)]
+    pub fn copy(&self, departure: &Departure, into: &mut [u8]) {
+        self.outgoing.copy(departure.data.start, into);
+    }
+}

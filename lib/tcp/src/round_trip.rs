@@ -1,0 +1,93 @@
+//! The time that the other side takes to answer, and how long to wait for it (RFC 6298).
+
+use crate::Time;
+
+/// Time to wait before the first measurement.
+const INITIAL: Time = 1_000_000;
+/// Shortest and longest wait, as on Linux.
+pub(crate) const SHORTEST: Time = 200_000;
+const LONGEST: Time = 120_000_000;
+
+#[derive(Debug)]
+pub(crate) struct RoundTrip {
+    /// Eight times the smoothed time; 0 before the first measurement.
+    smoothed: u64,
+    /// Four times its variation.
+    variation: u64,
+    /// Number of times that the wait has been doubled.
+    doublings: u8,
+}
+
+impl RoundTrip {
+    pub(crate) const NEW: RoundTrip = RoundTrip { smoothed: 0, variation: 0, doublings: 0 };
+
+    /// Takes a measurement into account.
+    pub(crate) fn measure(&mut self, time: Time) {
+        let time = time.clamp(1, LONGEST);
+        if self.smoothed == 0 {
+            (self.smoothed, self.variation) = (time * 8, time * 2);
+            return;
+        }
+        let difference = time.abs_diff(self.smoothed / 8);
+        self.variation = self.variation - self.variation / 4 + difference;
+        self.smoothed = self.smoothed - self.smoothed / 8 + time;
+    }
+
+    /// Returns the smoothed time, if one was measured.
+    pub(crate) fn smoothed(&self) -> Time {
+        self.smoothed / 8
+    }
+
+    /// Returns how long to wait for an acknowledgement.
+    pub(crate) fn timeout(&self) -> Time {
+        let once = if self.smoothed == 0 {
+            INITIAL
+        } else {
+            (self.smoothed / 8 + self.variation.max(1000)).clamp(SHORTEST, LONGEST)
+        };
+        (once << self.doublings.min(10)).min(LONGEST)
+    }
+
+    /// Doubles the wait.
+    pub(crate) fn back_off(&mut self) {
+        self.doublings = self.doublings.saturating_add(1);
+    }
+
+    /// Ends the doubling: the other side has answered.
+    #[inline(always)]
+    pub(crate) fn has_answered(&mut self) {
+        self.doublings = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_follows_the_measurements() {
+        let mut trip = RoundTrip::NEW;
+        assert_eq!(trip.timeout(), INITIAL);
+        trip.measure(100_000);
+        // Once the time and four times its variation, half of it.
+        assert_eq!((trip.smoothed(), trip.timeout()), (100_000, 300_000));
+        for _ in 0..100 {
+            trip.measure(100_000);
+        }
+        assert_eq!((trip.smoothed(), trip.timeout()), (100_000, SHORTEST));
+        for _ in 0..100 {
+            trip.measure(400_000);
+        }
+        assert!((399_000..=400_000).contains(&trip.smoothed()) && (400_000..410_000).contains(&trip.timeout()));
+        trip.back_off();
+        trip.back_off();
+        assert!((1_600_000..1_640_000).contains(&trip.timeout()));
+        (0..300).for_each(|_| trip.back_off());
+        assert_eq!(trip.timeout(), LONGEST);
+        trip.has_answered();
+        assert!(trip.timeout() < 410_000);
+        trip.measure(u64::MAX);
+        trip.measure(0);
+        assert!(trip.timeout() <= LONGEST);
+    }
+}

@@ -1,0 +1,466 @@
+//! Two connections and a wire between them that loses, repeats, delays and reorders.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tcp::{Agreed, ControlBlock, Departure, Handshake, Reaction, Segment, State, Time, Turn};
+
+/// A small generator, so that every failure repeats.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit.max(1)
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    lost: u64,
+    repeated: u64,
+    delayed: u64,
+}
+
+/// Time that a segment takes.
+const WAY: Time = 5_000;
+
+struct Pair {
+    now: Time,
+    ends: [ControlBlock; 2],
+    /// Segments under way, by the time of their arrival: the receiver, and the bytes.
+    wire: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
+    count: u64,
+    faults: Faults,
+    random: Random,
+    /// Segments that each end has sent.
+    sent: [u64; 2],
+    /// Segments of this end with these numbers are lost, once each.
+    dropped: Vec<(usize, u64)>,
+    /// Largest data, with options.
+    largest: usize,
+}
+
+fn bytes_of(block: &ControlBlock, departure: &Departure) -> Vec<u8> {
+    let mut bytes = vec![0; departure.length()];
+    departure.write_header(1, 2, &mut bytes);
+    block.copy(departure, &mut bytes[departure.header_length()..]);
+    bytes
+}
+
+impl Pair {
+    /// The first end requests a connection of the second one, which is made when the request has been acknowledged.
+    fn new(segments: [u16; 2], buffers: [usize; 2], faults: Faults, seed: u64) -> Pair {
+        let mut random = Random(seed | 1);
+        let numbers = [random.below(1 << 32) as u32, random.below(1 << 32) as u32];
+        let now = 1_000_000;
+        let mut first = ControlBlock::connect(numbers[0], segments[0], buffers[0], buffers[0]).unwrap();
+        let request = first.output(now).unwrap();
+        let bytes = bytes_of(&first, &request);
+        let request = Segment::read(&bytes).unwrap();
+        let options = request.options();
+        let shift = options.scale.unwrap();
+        let window = buffers[1].min(65535) as u16;
+        let handshake = Handshake {
+            ours: numbers[1],
+            theirs: numbers[0],
+            window,
+            agreed: Agreed {
+                segment_size: options.segment_size.unwrap().min(segments[1]),
+                scale: Some((shift, 2)),
+                selective: options.selective,
+            },
+        };
+        let second = ControlBlock::accept(&handshake, buffers[1], buffers[1]).unwrap();
+        // The answer, as the caller writes it.
+        let mut answer = vec![0; 32];
+        answer[4..8].copy_from_slice(&numbers[1].to_be_bytes());
+        answer[8..12].copy_from_slice(&numbers[0].wrapping_add(1).to_be_bytes());
+        (answer[12], answer[13]) = (8 << 4, 0x12);
+        answer[14..16].copy_from_slice(&window.to_be_bytes());
+        let [high, low] = segments[1].to_be_bytes();
+        answer[20..32].copy_from_slice(&[2, 4, high, low, 3, 3, 2, 1, 4, 2, 0, 0]);
+        assert_eq!(first.input(&Segment::read(&answer).unwrap(), now), Reaction::Usual);
+        assert_eq!(first.state(), State::Established);
+        let mut pair = Pair {
+            now,
+            ends: [first, second],
+            wire: BTreeMap::new(),
+            count: 0,
+            faults: Faults::default(),
+            random,
+            sent: [0; 2],
+            dropped: Vec::new(),
+            largest: segments[0].min(segments[1]).into(),
+        };
+        pair.emit(0);
+        pair.now += WAY;
+        pair.arrive();
+        assert_eq!(pair.ends[1].state(), State::Established);
+        pair.faults = faults;
+        pair
+    }
+
+    /// Lets an end send all that it has to send now.
+    fn emit(&mut self, end: usize) {
+        for round in 0.. {
+            assert!(round < 10_000, "an end sends for ever");
+            let turn = self.ends[end].turn(self.now);
+            let Some(departure) = self.ends[end].output(self.now) else {
+                assert!(turn != Turn::Now || self.ends[end].turn(self.now) != Turn::Now, "a turn without a segment");
+                return;
+            };
+            assert_eq!(turn, Turn::Now);
+            self.put(end, &departure);
+        }
+    }
+
+    /// Puts a segment on the wire.
+    fn put(&mut self, end: usize, departure: &Departure) {
+        let bytes = bytes_of(&self.ends[end], departure);
+        assert!(departure.flags & 2 != 0 || bytes.len() <= self.largest + 20, "a segment of {} bytes", bytes.len());
+        self.sent[end] += 1;
+        if self.dropped.contains(&(end, self.sent[end])) || self.random.percent(self.faults.lost) {
+            return;
+        }
+        for _ in 0..1 + u64::from(self.random.percent(self.faults.repeated)) {
+            let late = if self.random.percent(self.faults.delayed) { self.random.below(30_000) } else { 0 };
+            self.count += 1;
+            self.wire.insert((self.now + WAY + late, self.count), (1 - end, bytes.clone()));
+        }
+    }
+
+    /// Lets the next segments arrive, or the next timer expire; returns whether there was one.
+    fn step(&mut self) -> bool {
+        let mut next = self.wire.keys().next().map(|(at, _)| *at);
+        for end in 0..2 {
+            match self.ends[end].turn(self.now) {
+                Turn::Now => next = Some(self.now),
+                Turn::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                Turn::Idle => {}
+            }
+        }
+        let Some(next) = next else { return false };
+        self.now = self.now.max(next);
+        self.arrive();
+        self.emit(0);
+        self.emit(1);
+        true
+    }
+
+    fn arrive(&mut self) {
+        let now = self.now;
+        while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (end, bytes) = entry.remove();
+            let segment = Segment::read(&bytes).unwrap();
+            if self.ends[end].input(&segment, self.now) == Reaction::Answer {
+                let answer = self.ends[end].acknowledgement();
+                self.put(end, &answer);
+            }
+        }
+    }
+
+    /// Sends these bytes from each end, and ends both streams; returns what arrived.
+    fn exchange(&mut self, data: [&[u8]; 2], slow: bool) -> [Vec<u8>; 2] {
+        let mut left = data;
+        let mut arrived = [Vec::new(), Vec::new()];
+        let limit = self.now + 3_600_000_000;
+        loop {
+            for end in 0..2 {
+                loop {
+                    let (taken, offered) = self.ends[end].send(|room| {
+                        let count = left[end].len().min(room.len());
+                        room[..count].copy_from_slice(&left[end][..count]);
+                        left[end] = &left[end][count..];
+                        count
+                    });
+                    if taken < offered || offered == 0 || left[end].is_empty() {
+                        break;
+                    }
+                }
+                if left[end].is_empty() && self.ends[end].may_send() {
+                    self.ends[end].close();
+                }
+                if !slow || self.random.percent(40) {
+                    loop {
+                        let (taken, _) = self.ends[end].receive(|bytes| {
+                            arrived[end].extend_from_slice(bytes);
+                            bytes.len()
+                        });
+                        if taken == 0 {
+                            break;
+                        }
+                    }
+                }
+                self.emit(end);
+            }
+            let is_over = |end: &ControlBlock| matches!(end.state(), State::Closed | State::TimeWait);
+            if self.ends.iter().all(is_over) && self.ends.iter().all(|end| end.incoming().is_empty()) {
+                return arrived;
+            }
+            // One that has ended for good does not answer any more: its record would.
+            if !self.step() {
+                let states = [self.ends[0].state(), self.ends[1].state()];
+                let unread = self.ends.iter().any(|end| !end.incoming().is_empty());
+                assert!(
+                    slow && unread || states.contains(&State::Closed) || states.contains(&State::TimeWait),
+                    "{states:?}"
+                );
+                if states.contains(&State::TimeWait) && !unread {
+                    return arrived;
+                }
+            }
+            assert!(
+                self.now < limit,
+                "the bytes do not arrive: {:?}",
+                self.ends.each_ref().map(|end| (
+                    end.state(),
+                    end.expected(),
+                    end.unacknowledged(),
+                    end.incoming().len(),
+                    end.outgoing().len()
+                ))
+            );
+        }
+    }
+}
+
+fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    (0..length).map(|index| (index as u64).wrapping_mul(seed | 1).wrapping_add(index as u64 >> 8) as u8).collect()
+}
+
+#[test]
+fn bytes_and_ends_arrive_in_as_few_segments_as_possible() {
+    let mut pair = Pair::new([1460; 2], [65536; 2], Faults::default(), 7);
+    let before = pair.sent;
+    let data = pattern(10_000, 3);
+    let arrived = pair.exchange([&data, b""], false);
+    assert_eq!(arrived[1], data);
+    // Seven segments of data with the end in the last one; the other end's, with acknowledgements of every second one.
+    assert!(pair.sent[0] - before[0] <= 9 && pair.sent[1] - before[1] <= 6, "{:?}", pair.sent);
+}
+
+#[test]
+fn one_loss_costs_no_timeout() {
+    for selective in [true, false] {
+        for lost in 2..30 {
+            let mut pair = Pair::new([1000; 2], [65536; 2], Faults::default(), lost);
+            if !selective {
+                // Without ranges there are only repeated acknowledgements.
+                pair = without_ranges([1000; 2], 65536);
+            }
+            pair.dropped = vec![(0, lost)];
+            let start = pair.now;
+            let data = pattern(60_000, lost);
+            assert_eq!(pair.exchange([&data, b""], false)[1], data);
+            // The last segments have none behind them that would tell of the loss.
+            let limit = if lost > 55 { 600_000 } else { 190_000 };
+            assert!(pair.now - start < limit, "{lost}: {} us", pair.now - start);
+        }
+    }
+}
+
+/// Two ends that have agreed on nothing.
+fn without_ranges(segments: [u16; 2], buffer: usize) -> Pair {
+    let agreed = Agreed { segment_size: segments[0], scale: None, selective: false };
+    let handshake = |ours: u32, theirs: u32| Handshake { ours, theirs, window: buffer.min(65535) as u16, agreed };
+    let mut ends =
+        [handshake(1, 2), handshake(2, 1)].map(|handshake| ControlBlock::accept(&handshake, buffer, buffer).unwrap());
+    for (end, (ours, theirs)) in ends.iter_mut().zip([(1u32, 2u32), (2, 1)]) {
+        let mut bytes = vec![0; 20];
+        bytes[4..8].copy_from_slice(&(theirs + 1).to_be_bytes());
+        bytes[8..12].copy_from_slice(&(ours + 1).to_be_bytes());
+        (bytes[12], bytes[13]) = (5 << 4, 0x10);
+        bytes[14..16].copy_from_slice(&(buffer.min(65535) as u16).to_be_bytes());
+        end.input(&Segment::read(&bytes).unwrap(), 1_000_000);
+        assert_eq!(end.state(), State::Established);
+    }
+    Pair {
+        now: 1_000_000,
+        ends,
+        wire: BTreeMap::new(),
+        count: 0,
+        faults: Faults::default(),
+        random: Random(5),
+        sent: [0; 2],
+        dropped: Vec::new(),
+        largest: segments[0].into(),
+    }
+}
+
+/// A segment for an end of [`without_ranges`], whose other side has sent everything up to `sequence`.
+fn segment(sequence: u32, acknowledgement: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 20];
+    bytes[4..8].copy_from_slice(&sequence.to_be_bytes());
+    bytes[8..12].copy_from_slice(&acknowledgement.to_be_bytes());
+    (bytes[12], bytes[13], bytes[14]) = (5 << 4, flags, 0x20);
+    bytes.extend(payload);
+    bytes
+}
+
+fn give(pair: &mut Pair, end: usize, bytes: &[u8]) -> Reaction {
+    pair.ends[end].input(&Segment::read(bytes).unwrap(), pair.now)
+}
+
+#[test]
+fn two_ends_that_are_apart_by_one_do_not_answer_each_other_for_ever() {
+    let mut pair = without_ranges([1000; 2], 8192);
+    for (end, (theirs, ours)) in [(3u32, 2u32), (2, 3)].into_iter().enumerate() {
+        give(&mut pair, end, &segment(theirs, ours, 0x10, b"x"));
+    }
+    let before = pair.sent;
+    let end = pair.now + 10_000_000;
+    while pair.now < end && pair.step() {}
+    assert!(pair.sent[0] - before[0] < 25 && pair.sent[1] - before[1] < 25, "{:?}", pair.sent);
+}
+
+#[test]
+fn an_end_that_came_ahead_ends_the_stream_behind_what_was_missing() {
+    let mut pair = without_ranges([1000; 2], 8192);
+    assert_eq!(give(&mut pair, 0, &segment(103, 2, 0x11, b"")), Reaction::Answer);
+    give(&mut pair, 0, &segment(3, 2, 0x10, &[7; 100]));
+    assert_eq!((pair.ends[0].state(), pair.ends[0].incoming().len()), (State::CloseWait, 100));
+    assert_eq!(pair.ends[0].expected(), 104);
+}
+
+#[test]
+fn an_end_before_data_that_has_come_is_none() {
+    let mut pair = without_ranges([1000; 2], 8192);
+    give(&mut pair, 0, &segment(13, 2, 0x10, &[7; 10]));
+    give(&mut pair, 0, &segment(11, 2, 0x11, &[7; 4]));
+    give(&mut pair, 0, &segment(3, 2, 0x10, &[7; 8]));
+    assert_eq!((pair.ends[0].state(), pair.ends[0].incoming().len()), (State::Established, 20));
+    give(&mut pair, 0, &segment(23, 2, 0x11, &[7; 4]));
+    assert_eq!((pair.ends[0].state(), pair.ends[0].incoming().len()), (State::CloseWait, 24));
+}
+
+/// Any host can have an end repeat its acknowledgement, by data outside of the window.
+#[test]
+fn repeated_acknowledgements_without_news_are_no_loss() {
+    let mut pair = Pair::new([1000; 2], [65536; 2], Faults::default(), 3);
+    pair.ends[0].send(|room| 5000.min(room.len()));
+    pair.emit(0);
+    let sent = pair.sent[0];
+    let (theirs, ours) = (pair.ends[0].expected(), pair.ends[0].unacknowledged());
+    for _ in 0..6 {
+        let mut bytes = segment(theirs, ours, 0x10, b"");
+        bytes[14..16].copy_from_slice(&16384u16.to_be_bytes());
+        give(&mut pair, 0, &bytes);
+        pair.emit(0);
+    }
+    assert_eq!(pair.sent[0], sent);
+}
+
+#[test]
+fn a_program_that_reads_byte_by_byte_makes_no_silly_window() {
+    let mut pair = without_ranges([1000; 2], 4096);
+    pair.ends[0].send(|room| room.len());
+    for _ in 0..50 {
+        pair.step();
+    }
+    assert_eq!(pair.ends[1].incoming().len(), 4096);
+    let before = pair.sent[1];
+    for _ in 0..900 {
+        pair.ends[1].receive(|_| 1);
+        pair.emit(1);
+    }
+    assert_eq!(pair.sent[1], before);
+    for _ in 0..2000 {
+        pair.ends[1].receive(|_| 1);
+        pair.emit(1);
+    }
+    // A segment each.
+    assert_eq!(pair.sent[1], before + 2);
+}
+
+#[test]
+fn a_silent_peer_is_probed_and_not_more_often_than_it_makes_sense() {
+    let mut pair = without_ranges([1000; 2], 4096);
+    let now = pair.now;
+    pair.ends[0].set_keepalive(Some(0), now);
+    assert_ne!(pair.ends[0].turn(now), Turn::Now);
+    pair.ends[0].set_keepalive(Some(1_000_000), now);
+    assert_eq!(pair.ends[0].turn(now), Turn::At(now + 1_000_000));
+    pair.now += 1_000_000;
+    pair.emit(0);
+    assert_eq!(pair.sent, [1, 0]);
+    while pair.sent[1] == 0 && pair.step() {}
+    assert_eq!(pair.sent, [1, 1]);
+}
+
+proptest! {
+    #![proptest_config(property::cases(96))]
+
+    /// Whatever the wire does, both streams arrive whole and both ends end.
+    #[test]
+    fn bytes_survive_any_wire(
+        seed: u64, lost in 0u64..25, repeated in 0u64..30, delayed in 0u64..60,
+        lengths in prop::array::uniform2(0usize..60_000), segments in prop::array::uniform2(88u16..3000),
+        buffers in prop::array::uniform2(1024usize..100_000), slow: bool, plain: bool,
+    ) {
+        let faults = Faults { lost, repeated, delayed };
+        let mut pair = match plain {
+            true => without_ranges([segments[0].min(1460); 2], buffers[0]),
+            false => Pair::new(segments, buffers, Faults::default(), seed),
+        };
+        pair.faults = faults;
+        let data = [pattern(lengths[0], seed), pattern(lengths[1], !seed)];
+        let arrived = pair.exchange([&data[0], &data[1]], slow);
+        prop_assert!(arrived[1] == data[0], "{} of {}", arrived[1].len(), data[0].len());
+        prop_assert!(arrived[0] == data[1], "{} of {}", arrived[0].len(), data[1].len());
+    }
+
+    /// No segment of a stranger breaks an end: it keeps to its buffers, and what it receives is at most what fits.
+    #[test]
+    fn an_end_survives_any_segment(
+        seed: u64,
+        steps in prop::collection::vec(
+            (0u8..8, any::<u32>(), any::<u32>(), any::<u8>(), any::<u16>(), 0usize..3000), 1..120,
+        ),
+    ) {
+        let mut pair = Pair::new([1460; 2], [4096; 2], Faults::default(), seed);
+        for (step, first, second, flags, window, length) in steps {
+            let near = |number: u32, base: u32| base.wrapping_add((number % 9000).wrapping_sub(4500));
+            let block = &mut pair.ends[1];
+            match step {
+                0 => { block.send(|room| length.min(room.len())); }
+                1 => { block.receive(|bytes| length.min(bytes.len())); }
+                2 => pair.now += u64::from(first % 2_000_000),
+                3 if first % 16 == 0 => block.close(),
+                3 if first % 16 == 1 => block.abort(),
+                4 => block.set_keepalive((first % 3 == 0).then_some(u64::from(second)), pair.now),
+                _ => {
+                    let options = usize::from(flags >> 4) * usize::from(step & 1);
+                    let mut bytes = vec![(first >> 7) as u8; 20 + options.min(10) * 4 + length];
+                    bytes[4..8].copy_from_slice(&near(first, block.expected()).to_be_bytes());
+                    bytes[8..12].copy_from_slice(&near(second, block.unacknowledged()).to_be_bytes());
+                    bytes[12] = (5 + options.min(10) as u8) << 4;
+                    bytes[13] = if step == 5 { flags } else { 0x10 | flags & 9 };
+                    bytes[14..16].copy_from_slice(&window.to_be_bytes());
+                    if options > 2 {
+                        bytes[20..24].copy_from_slice(&[1, 1, 5, 10]);
+                        bytes[24..28].copy_from_slice(&near(second, block.unacknowledged()).to_be_bytes());
+                        bytes[28..32].copy_from_slice(&near(first, block.unacknowledged()).to_be_bytes());
+                    }
+                    block.input(&Segment::read(&bytes).unwrap(), pair.now);
+                }
+            }
+            for _ in 0..200 {
+                let Some(departure) = block.output(pair.now) else { break };
+                let mut bytes = vec![0; departure.length()];
+                departure.write_header(1, 2, &mut bytes);
+                block.copy(&departure, &mut bytes[departure.header_length()..]);
+                prop_assert!(departure.data.len() <= 3000 && departure.data.end <= block.outgoing().len());
+            }
+            prop_assert!(block.output(pair.now).is_none(), "it sends for ever");
+            prop_assert!(block.turn(pair.now) != Turn::Now);
+            prop_assert!(block.incoming().len() <= 4096 && block.outgoing().len() <= 4096);
+        }
+    }
+}
