@@ -890,16 +890,18 @@ impl Host {
         let Engine::Wire(wire) = &mut connection.engine else { return Next::Gone };
         let Some(planned) = wire.tcp_mut().plan(time(now)) else { return self.sent_all(index, now) };
         let (via, key) = (wire.via, connection.key);
-        let hardware = match (via, key.remote().ip()) {
+        let hardware = match (via, key) {
             (Via::Local, _) => Some([0; 6]),
-            (_, IpAddr::V4(remote)) => {
-                let hardware = self.four.hardware_of(next_hop(&self.network, self.gateway, remote), now);
+            (_, Key::Four(key)) => {
+                let (_, remote) = key.addresses();
+                let hop = next_hop(&self.network, self.gateway, Ipv4Addr::from_bits(remote));
+                let hardware = self.four.hardware_of(hop, now);
                 // A neighbour that has been silent is asked in a while.
                 self.look_at_addresses = self.look_at_addresses.min(self.four.next());
                 hardware
             }
-            (_, remote) => {
-                let hardware = self.six.hardware_of(remote, now);
+            (_, key) => {
+                let hardware = self.six.hardware_of(key.remote().ip(), now);
                 self.look_at_addresses = self.look_at_addresses.min(self.six.next());
                 hardware
             }

@@ -7,7 +7,7 @@
 use core::net::Ipv4Addr;
 
 use smoltcp::phy::TxToken;
-use smoltcp::time::Instant;
+use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::Ipv4Cidr;
 
 use crate::neighbours::{NeighbourTable, Question, Told};
@@ -23,10 +23,16 @@ const REPLY: [u8; 2] = [0, 2];
 const SENDER_AT: usize = 22;
 const TARGET_AT: usize = 32;
 
+/// Time for which the neighbour to which something was sent last needs no look at the table.
+const REMEMBERED: Duration = Duration::from_millis(1000);
+
 /// The neighbours of IPv4.
 #[derive(Default)]
 pub(crate) struct Resolution {
     neighbours: NeighbourTable,
+    /// The neighbour to which something was sent last, its hardware address, and the end of the time in which that
+    /// counts.
+    last: Option<(Ipv4Addr, [u8; 6], Instant)>,
 }
 
 impl Resolution {
@@ -36,8 +42,19 @@ impl Resolution {
     }
 
     /// Returns the hardware address of a neighbour; if it is not known, the neighbour is asked for it.
+    #[inline(always)]
     pub(crate) fn hardware_of(&mut self, neighbour: Ipv4Addr, now: Instant) -> Option<[u8; 6]> {
-        self.neighbours.resolve(neighbour.to_ipv6_mapped(), now)
+        match self.last {
+            Some((last, hardware, until)) if last == neighbour && now < until => Some(hardware),
+            _ => self.look(neighbour, now),
+        }
+    }
+
+    #[inline(never)]
+    fn look(&mut self, neighbour: Ipv4Addr, now: Instant) -> Option<[u8; 6]> {
+        let hardware = self.neighbours.resolve(neighbour.to_ipv6_mapped(), now);
+        self.last = hardware.map(|hardware| (neighbour, hardware, now + REMEMBERED));
+        hardware
     }
 
     /// Takes a message of another host into account. Returns whether packets have waited for its hardware address.
@@ -56,6 +73,7 @@ impl Resolution {
         if !is_possible {
             return false;
         }
+        self.last = None;
         let kind = [message[SENDER_AT - 2], message[SENDER_AT - 1]];
         let neighbour = sender.to_ipv6_mapped();
         let is_for_us = target == own && !own.is_unspecified();
@@ -83,7 +101,7 @@ impl Resolution {
 
     /// Forgets all neighbours: they are those of another network.
     pub(crate) fn clear(&mut self) {
-        self.neighbours = NeighbourTable::default();
+        *self = Resolution::default();
     }
 }
 
