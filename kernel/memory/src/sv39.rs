@@ -470,6 +470,14 @@ impl PageTable {
         unsafe { bytes::table(self.root.physical_address()) }
     }
 
+    /// Returns the lowest table for an address; where there is none, the next address that may have one.
+    #[inline(always)]
+    fn lowest_table(&self, address: u64) -> Result<&[AtomicU64; ENTRIES], u64> {
+        let middle = self.below(self.root_entries()[index(address, 2)].load(Relaxed));
+        let middle = middle.ok_or((address / TOP + 1) * TOP)?;
+        self.below(middle[index(address, 1)].load(Relaxed)).ok_or((address / MIDDLE + 1) * MIDDLE)
+    }
+
     /// Returns the table that an entry of the user half points to.
     #[inline(always)]
     fn below(&self, entry: u64) -> Option<&[AtomicU64; ENTRIES]> {
@@ -634,13 +642,12 @@ impl PageTable {
             if address >= range.end {
                 break;
             }
-            let Some(middle) = self.below(self.root_entries()[index(address, 2)].load(Relaxed)) else {
-                address = (address / TOP + 1) * TOP;
-                continue;
-            };
-            let Some(bottom) = self.below(middle[index(address, 1)].load(Relaxed)) else {
-                address = (address / MIDDLE + 1) * MIDDLE;
-                continue;
+            let bottom = match self.lowest_table(address) {
+                Ok(bottom) => bottom,
+                Err(next) => {
+                    address = next;
+                    continue;
+                }
             };
             pages += usize::from(bottom[index(address, 0)].load(Relaxed) != 0);
             address += PAGE_SIZE;
@@ -658,13 +665,12 @@ impl PageTable {
     fn visit<B>(&self, range: Range<u64>, mut visit: impl FnMut(u64, &AtomicU64) -> ControlFlow<B>) -> ControlFlow<B> {
         let mut address = range.start;
         while address < range.end {
-            let Some(middle) = self.below(self.root_entries()[index(address, 2)].load(Relaxed)) else {
-                address = (address / TOP + 1) * TOP;
-                continue;
-            };
-            let Some(bottom) = self.below(middle[index(address, 1)].load(Relaxed)) else {
-                address = (address / MIDDLE + 1) * MIDDLE;
-                continue;
+            let bottom = match self.lowest_table(address) {
+                Ok(bottom) => bottom,
+                Err(next) => {
+                    address = next;
+                    continue;
+                }
             };
             let end = range.end.min((address / MIDDLE + 1) * MIDDLE);
             while address < end {

@@ -62,7 +62,7 @@ mod writers;
 
 pub use contents::{CommonPages, MAX_FILE_LENGTH, PAGE_SIZE, seal};
 pub use error::Error;
-pub use node::{Base, DeviceNumber, DirectoryEntry, FileKind, Meeting, Metadata, Node, Part, Timestamp};
+pub use node::{Base, DeviceNumber, DirectoryEntry, FileKind, Meeting, MeetingPlace, Metadata, Node, Part, Timestamp};
 pub use open::{Access, Contents, Creation, Expect, OpenFile, OpenOptions, SeekFrom, Writes};
 pub use populate::PopulateError;
 pub use quota::{Maker, Owner};

@@ -166,6 +166,31 @@ impl<'a> From<&'a Node> for Base<'a> {
 /// The value in which the openings of a FIFO meet. Its meaning is the kernel's.
 pub type Meeting = Arc<dyn Any + Send + Sync>;
 
+/// The place of a FIFO where its openings find that value.
+#[derive(Debug, Default)]
+pub struct MeetingPlace(Option<Weak<dyn Any + Send + Sync>>);
+
+impl MeetingPlace {
+    /// Returns the value that some openings hold, or else one that is made.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn meet<E>(&mut self, make: impl FnOnce() -> Result<Meeting, E>) -> Result<Meeting, E> {
+        if let Some(meeting) = self.0.as_ref().and_then(Weak::upgrade) {
+            return Ok(meeting);
+        }
+        let meeting = make()?;
+        self.0 = Some(Arc::downgrade(&meeting));
+        Ok(meeting)
+    }
+
+    /// Forgets the value if nothing holds it any more: called when it is dropped, so that its memory is freed.
+    pub fn end(&mut self) {
+        // Another one may have begun.
+        self.0.take_if(|meeting| meeting.strong_count() == 0);
+    }
+}
+
 /// A reference to a file of any kind. The file exists at least as long as this value, also after its last name is
 /// removed.
 ///
@@ -312,22 +337,13 @@ impl Node {
     pub fn meeting(&self, make: impl FnOnce() -> Result<Meeting, Error>) -> Result<Meeting, Error> {
         let mut content = self.shared.inode(self.index).exclusive();
         let Content::Fifo(place) = &mut *content else { return Err(Error::InvalidArgument) };
-        if let Some(meeting) = place.as_ref().and_then(Weak::upgrade) {
-            return Ok(meeting);
-        }
-        let meeting = make()?;
-        *place = Some(Arc::downgrade(&meeting));
-        Ok(meeting)
+        place.meet(make)
     }
 
-    /// Forgets the value of [`meeting`](Node::meeting) if nothing holds it any more: called when it is dropped, so that
-    /// its memory is freed.
+    /// Forgets the value of [`meeting`](Node::meeting), as [`MeetingPlace::end`].
     pub fn end_meeting(&self) {
         if let Content::Fifo(place) = &mut *self.shared.inode(self.index).exclusive() {
-            // Another one may have begun.
-            if place.as_ref().is_some_and(|meeting| meeting.strong_count() == 0) {
-                *place = None;
-            }
+            place.end();
         }
     }
 

@@ -33,8 +33,7 @@
 //! | `share` | never | under its lock, when the inode is made and freed |
 
 use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
-use core::any::Any;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use spin::{Mutex, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -43,7 +42,7 @@ use crate::contents::{FileContents, Remains};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::memory;
-use crate::node::{DeviceNumber, FileKind, Part, Timestamp};
+use crate::node::{DeviceNumber, FileKind, MeetingPlace, Part, Timestamp};
 use crate::quota::{Owner, Quota, Share};
 use crate::rights::Ownership;
 use crate::watch::{Observer, event};
@@ -86,7 +85,7 @@ pub(crate) enum Content {
     CharacterDevice(DeviceNumber),
     BlockDevice(DeviceNumber),
     /// A FIFO, with the value in which its openings meet, while there are any.
-    Fifo(Option<Weak<dyn Any + Send + Sync>>),
+    Fifo(MeetingPlace),
     Socket,
 }
 

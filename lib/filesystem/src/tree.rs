@@ -14,7 +14,7 @@ use crate::contents::{FileContents, Remains};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::memory;
-use crate::node::{Base, DeviceNumber, FileKind, Node, Timestamp};
+use crate::node::{Base, DeviceNumber, FileKind, MeetingPlace, Node, Timestamp};
 use crate::quota::{Maker, Owner};
 use crate::rights::{self, Ownership, Subject, WRITE};
 use crate::table::{Attributes, Content, Held, Inode, ROOT, Shared};
@@ -86,7 +86,7 @@ impl Recipe<'_> {
             Recipe::SymbolicLink(target) => Content::SymbolicLink(memory::copy(target)?),
             Recipe::Special(SpecialFile::CharacterDevice(device)) => Content::CharacterDevice(*device),
             Recipe::Special(SpecialFile::BlockDevice(device)) => Content::BlockDevice(*device),
-            Recipe::Special(SpecialFile::Fifo) => Content::Fifo(None),
+            Recipe::Special(SpecialFile::Fifo) => Content::Fifo(MeetingPlace::default()),
             Recipe::Special(SpecialFile::Socket) => Content::Socket,
         })
     }

@@ -14,6 +14,7 @@ use smoltcp::phy::TxToken;
 use smoltcp::time::{Duration, Instant};
 
 use crate::host::FAR_AWAY;
+use crate::resolution::{BROADCAST, Message, send_request};
 
 /// Questions about the address, and announcements.
 const PROBES: u8 = 3;
@@ -23,15 +24,6 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 /// Shortest time between two defences.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-
-const BROADCAST: [u8; 6] = [0xff; 6];
-/// Bytes of a frame with a message of address resolution.
-const LENGTH: usize = 42;
-/// Kind of such a frame, and the beginning of a message for Ethernet and IPv4.
-const BEGINNING: [u8; 8] = [0x08, 0x06, 0, 1, 8, 0, 6, 4];
-const KIND_AT: usize = 12;
-const SENDER_AT: usize = 22;
-const TARGET_AT: usize = 32;
 
 /// The effect of a message of another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,17 +86,7 @@ impl Claim {
     /// Sends the message that is due.
     pub(crate) fn send<T: TxToken>(&mut self, token: T, now: Instant) {
         let sender = if self.probes > 0 { Ipv4Addr::UNSPECIFIED } else { self.address };
-        token.consume(LENGTH, |frame| {
-            frame.fill(0);
-            frame[..6].copy_from_slice(&BROADCAST);
-            frame[6..12].copy_from_slice(&self.hardware);
-            frame[KIND_AT..KIND_AT + BEGINNING.len()].copy_from_slice(&BEGINNING);
-            // A request.
-            frame[SENDER_AT - 1] = 1;
-            frame[SENDER_AT..SENDER_AT + 6].copy_from_slice(&self.hardware);
-            frame[SENDER_AT + 6..TARGET_AT].copy_from_slice(&sender.octets());
-            frame[TARGET_AT + 6..].copy_from_slice(&self.address.octets());
-        });
+        send_request(BROADCAST, self.hardware, sender, self.address, token);
         self.next = match (self.probes, self.announcements) {
             (2.., _) => now + PROBE_INTERVAL + self.up_to_a_second(),
             (1, _) => now + ANNOUNCE_INTERVAL,
@@ -120,17 +102,11 @@ impl Claim {
 
     /// Hears a message of address resolution.
     pub(crate) fn hear(&mut self, frame: &[u8], now: Instant) -> Heard {
-        let Some(message) = frame.get(..LENGTH) else { return Heard::Nothing };
-        let own = self.address.octets();
-        if message[KIND_AT..KIND_AT + BEGINNING.len()] != BEGINNING
-            || message[SENDER_AT..SENDER_AT + 6] == self.hardware
-        {
-            return Heard::Nothing;
-        }
-        let sender = &message[SENDER_AT + 6..TARGET_AT];
-        let is_claimed = sender == own;
+        let message = Message::read(frame).filter(|message| message.hardware != self.hardware);
+        let Some(Message { sender, target, .. }) = message else { return Heard::Nothing };
+        let is_claimed = sender == self.address;
         // Two hosts that probe for one address at a time.
-        let is_probed = sender == [0; 4] && message[TARGET_AT + 6..] == own;
+        let is_probed = sender.is_unspecified() && target == self.address;
         let is_new = self.probes > 0 || self.announcements == ANNOUNCEMENTS;
         match is_new {
             true if is_claimed || is_probed => Heard::Conflict,
@@ -175,9 +151,8 @@ mod tests {
 
     /// A message of another host, about these addresses.
     fn message(sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
-        let mut other = Claim::new(target, [2, 0, 0, 0, 0, 2], 0, Instant::ZERO);
-        let mut frame = sent(&mut other, Instant::ZERO);
-        frame[SENDER_AT + 6..TARGET_AT].copy_from_slice(&sender.octets());
+        let mut frame = Vec::new();
+        send_request(BROADCAST, [2, 0, 0, 0, 0, 2], sender, target, Kept(&mut frame));
         frame
     }
 

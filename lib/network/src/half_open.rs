@@ -22,7 +22,7 @@ use ethernet::Link;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{TcpControl, TcpRepr};
-use tcp::{Agreed, ControlBlock, Handshake, State};
+use tcp::{Agreed, ControlBlock, Handshake, State, shift_of};
 
 use crate::Error;
 use crate::charge::{Charge, Held};
@@ -42,9 +42,6 @@ use crate::time_wait::Remains;
 /// Segment size for a client that states none (RFC 9293, section 3.7.1).
 const SEGMENT_UNSAID: u16 = 536;
 const SEGMENT_UNSAID_OF_SIX: u16 = 1220;
-
-/// Length of a header of TCP without options.
-const SHORTEST_HEADER: usize = 20;
 
 /// Wait for the acknowledgement of the first answer before it is repeated; each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -171,15 +168,10 @@ fn answer_to(course: &Course, ours: u32, theirs: u32, offer: Offer, window: usiz
     TcpRepr {
         window_len: u16::try_from(window).unwrap_or(u16::MAX),
         max_seg_size: Some(u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)),
-        window_scale: offer.scale.map(|_| scale_of(window)),
+        window_scale: offer.scale.map(|_| shift_of(window)),
         sack_permitted: offer.selective,
         ..course.segment(TcpControl::Syn, ours, theirs.wrapping_add(1))
     }
-}
-
-/// Returns the window shift of a socket with this buffer: the smallest for which 16 bits can announce all of it.
-fn scale_of(buffer: usize) -> u8 {
-    (usize::BITS - buffer.leading_zeros()).saturating_sub(u16::BITS) as u8
 }
 
 impl Host {
@@ -201,7 +193,7 @@ impl Host {
 
     /// Returns the largest data of a segment by this way.
     pub(crate) fn segment_size(&mut self, via: Via, key: Key) -> u16 {
-        let headers = header_length(key) + SHORTEST_HEADER;
+        let headers = header_length(key) + tcp::HEADER;
         u16::try_from(self.mtu_of(via).saturating_sub(headers)).unwrap_or(u16::MAX)
     }
 
@@ -536,7 +528,7 @@ impl Host {
 fn answered(request: &Request, options: &TcpOptions, size: u16) -> Result<Wire, Error> {
     let &Request { course, ours, theirs, offer, since, receive_buffer, .. } = request;
     let window = u16::try_from(receive_buffer).unwrap_or(u16::MAX);
-    let scale = offer.scale.map(|theirs| (theirs, scale_of(receive_buffer as usize)));
+    let scale = offer.scale.map(|theirs| (theirs, shift_of(receive_buffer as usize)));
     let agreed = Agreed { segment_size: offer.segment.min(size), scale, selective: offer.selective };
     let buffers = [options.receive_buffer, options.send_buffer].map(clamped);
     let tcp = ControlBlock::accept(&Handshake { ours, theirs, window, agreed }, buffers[0], buffers[1])?;
@@ -645,7 +637,7 @@ mod tests {
         for (buffer, scale) in
             [(0, 0), (1, 0), (0xffff, 0), (0x1_0000, 1), (0x1_ffff, 1), (0x2_0000, 2), (64 << 20, 11)]
         {
-            assert_eq!(scale_of(buffer), scale, "for {buffer}");
+            assert_eq!(shift_of(buffer), scale, "for {buffer}");
         }
     }
 }

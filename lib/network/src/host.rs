@@ -16,7 +16,9 @@ use ethernet::{ETHERNET_HEADER, Link};
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, DeviceCapabilities, TxToken};
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{EthernetAddress, HardwareAddress, Icmpv4Packet, IpCidr, Ipv4Cidr, Ipv4Packet, TcpControl};
+use smoltcp::wire::{
+    EthernetAddress, HardwareAddress, Icmpv4Packet, IpCidr, Ipv4Cidr, Ipv4Packet, TcpControl, TcpRepr,
+};
 use tcp::{Planned, Reaction, State, Turn};
 
 use crate::Error;
@@ -68,9 +70,6 @@ const LEASE_RETRY: Duration = Duration::from_millis(100);
 pub(crate) const ADMISSION_RETRY: Duration = Duration::from_millis(100);
 /// Delay before a local connection that found its listener full looks again.
 pub(crate) const FULL_RETRY: Duration = Duration::from_secs(1);
-/// Headers of IPv4 and TCP, and of IPv6 and TCP, without options.
-const HEADERS_OF_FOUR: usize = 40;
-const HEADERS_OF_SIX: usize = 60;
 /// Pause before a connection tries again whose next hop has not told its hardware address.
 pub(crate) const RESOLUTION_RETRY: Duration = Duration::from_secs(1);
 /// Number of messages of neighbour discovery that one poll or operation sends.
@@ -429,8 +428,10 @@ impl Host {
                 poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now);
                 if is_resolved {
                     self.try_unresolved();
+                } else {
+                    // smoltcp, which sends them, may have heard of theirs.
+                    self.try_unresolved_datagrams();
                 }
-                self.try_unresolved_datagrams();
             }
             Packet::Other => poll_one(&mut self.interfaces.ethernet, &mut self.stray, frame, answer, now),
             Packet::Drop => {}
@@ -530,7 +531,7 @@ impl Host {
         if reaction.is_resized {
             let seed = self.cookies.of_number(now.total_micros() as u64);
             self.interfaces.six = interface_of_six(&self.capabilities, self.six.mtu(), seed, now);
-            self.limit_segments(Via::Six, self.six.mtu().saturating_sub(HEADERS_OF_SIX));
+            self.limit_segments(Via::Six);
         }
         self.set_look_at_addresses(now);
     }
@@ -647,7 +648,7 @@ impl Host {
         }
     }
 
-    /// Answers a segment of no connection with a reset (RFC 9293, section 3.5.2).
+    /// Answers a segment of no connection, or one that is refused, with a reset (RFC 9293, section 3.5.2).
     pub(crate) fn refuse<T: TxToken>(&mut self, via: Via, segment: &Segment, frame: &[u8], answer: T) {
         let from = segment.key.remote().ip();
         let course = Course::back(via, segment.key, frame, self.hardware);
@@ -656,12 +657,11 @@ impl Host {
         if from.is_unspecified() || self.is_for_many(via, from) {
             return;
         }
-        let mut reset = course.segment(TcpControl::Rst, segment.acknowledgement, 0);
-        if segment.acknowledges() {
-            reset.ack_number = None;
+        let reset = if segment.acknowledges() {
+            TcpRepr { ack_number: None, ..course.segment(TcpControl::Rst, segment.acknowledgement, 0) }
         } else {
-            reset = course.segment(TcpControl::Rst, 0, segment.sequence.wrapping_add(segment.length));
-        }
+            course.segment(TcpControl::Rst, 0, segment.sequence.wrapping_add(segment.length))
+        };
         course.send(&reset, answer, &self.checksums_of(via));
     }
 
@@ -678,17 +678,16 @@ impl Host {
         frame: &[u8],
         answer: T,
     ) {
-        let Some(course) = Course::back(via, segment.key, frame, self.hardware) else { return };
-        let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else { return };
         match reaction {
             Reaction::Answer => {
+                let Some(course) = Course::back(via, segment.key, frame, self.hardware) else { return };
+                let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
+                    return;
+                };
                 let departure = wire.tcp_mut().acknowledgement();
                 course.depart(wire.tcp(), &departure, answer);
             }
-            Reaction::Reset(number) => {
-                let reset = course.segment(TcpControl::Rst, number, 0);
-                course.send(&reset, answer, &self.checksums_of(via));
-            }
+            Reaction::Refused => self.refuse(via, segment, frame, answer),
             Reaction::Challenged if segment.resets_or_synchronizes() => self.counters.challenges += 1,
             Reaction::Challenged | Reaction::Ended | Reaction::Usual => {}
         }
@@ -1141,21 +1140,26 @@ impl Host {
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(self.hardware)));
         config.random_seed = self.cookies.of_number(mtu as u64);
         self.interfaces.ethernet = Interface::new(config, &mut Described(capabilities), Instant::ZERO);
-        self.limit_segments(Via::Ethernet, mtu.saturating_sub(HEADERS_OF_FOUR));
+        self.limit_segments(Via::Ethernet);
         if let Some(Lease { address, .. }) = self.lease {
             // It was stored before, in as much room.
             let _ = self.set_address(address);
         }
     }
 
-    /// Has the connections by this way send segments of at most this size.
+    /// Has the connections by this way send segments as small as it now needs.
     #[cold]
-    fn limit_segments(&mut self, via: Via, size: usize) {
+    fn limit_segments(&mut self, via: Via) {
         for index in 0..self.connections.indexes() {
-            if let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index)
-                && wire.via == via
-            {
-                wire.tcp_mut().limit_segment(u16::try_from(size).unwrap_or(u16::MAX));
+            let Some(Connection { key, engine: Engine::Wire(wire), .. }) = self.connections.get(index) else {
+                continue;
+            };
+            if wire.via != via {
+                continue;
+            }
+            let size = self.segment_size(via, *key);
+            if let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) {
+                wire.tcp_mut().limit_segment(size);
             }
         }
     }
@@ -1349,7 +1353,7 @@ fn poll_six<T: TxToken>(
 #[inline(always)]
 fn emit<T: TxToken>(wire: &mut Wire, course: &Course, planned: Planned, token: Option<T>, now: Instant) -> bool {
     let Some(token) = token else { return false };
-    let Some(departure) = wire.tcp_mut().send_planned(planned, time(now)) else { return false };
+    let departure = wire.tcp_mut().send_planned(planned, time(now));
     course.depart(wire.tcp(), &departure, token);
     true
 }

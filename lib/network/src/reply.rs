@@ -3,8 +3,8 @@
 use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv4Repr, Ipv6Packet,
-    TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+    EthernetFrame, IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv4Repr, Ipv6Packet, TcpControl, TcpPacket, TcpRepr,
+    TcpSeqNumber,
 };
 
 use crate::host::Via;
@@ -56,7 +56,9 @@ impl Course {
         token.consume(self.header() + packet_length(self.key, segment), |bytes| self.write(segment, bytes, checksums));
     }
 
-    fn header(&self) -> usize {
+    /// Returns the length of the Ethernet header.
+    #[inline(always)]
+    pub(crate) fn header(&self) -> usize {
         match self.via {
             Via::Ethernet | Via::Six | Via::NarrowSix => ETHERNET_HEADER,
             Via::Local => 0,
@@ -65,22 +67,28 @@ impl Course {
 
     /// Writes the frame with a segment; `bytes` has exactly its length.
     pub(crate) fn write(&self, segment: &TcpRepr<'_>, bytes: &mut [u8], checksums: &ChecksumCapabilities) {
+        write_packet(self.write_envelope(bytes), self.key, segment, checksums);
+    }
+
+    /// Writes the Ethernet header, if the frame has one; returns the packet behind it.
+    #[inline(always)]
+    pub(crate) fn write_envelope<'frame>(&self, bytes: &'frame mut [u8]) -> &'frame mut [u8] {
         let (head, packet) = bytes.split_at_mut(self.header());
-        if self.via != Via::Local {
+        if let Some(head) = head.first_chunk_mut::<ETHERNET_HEADER>() {
             let [own, other] = self.hardware;
-            let mut sent = EthernetFrame::new_unchecked(head);
-            sent.set_dst_addr(EthernetAddress(other));
-            sent.set_src_addr(EthernetAddress(own));
-            sent.set_ethertype(match self.via {
-                Via::Six | Via::NarrowSix => EthernetProtocol::Ipv6,
-                _ => EthernetProtocol::Ipv4,
+            head[..6].copy_from_slice(&other);
+            head[6..12].copy_from_slice(&own);
+            head[12..].copy_from_slice(match self.key {
+                Key::Four(_) => &[0x08, 0x00],
+                Key::Six(_) => &[0x86, 0xdd],
             });
         }
-        write_packet(packet, self.key, segment, checksums);
+        packet
     }
 }
 
 /// Returns the length of the IP header of a packet with this key.
+#[inline(always)]
 pub(crate) fn header_length(key: Key) -> usize {
     match key {
         Key::Four(_) => smoltcp::wire::IPV4_HEADER_LEN,

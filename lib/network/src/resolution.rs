@@ -12,7 +12,7 @@ use smoltcp::wire::Ipv4Cidr;
 
 use crate::neighbours::{NeighbourTable, Question, Told};
 
-const BROADCAST: [u8; 6] = [0xff; 6];
+pub(crate) const BROADCAST: [u8; 6] = [0xff; 6];
 /// Bytes of a frame with a message of address resolution.
 const LENGTH: usize = 42;
 /// Kind of such a frame, and the beginning of a message for Ethernet and IPv4.
@@ -22,6 +22,44 @@ const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
 const SENDER_AT: usize = 22;
 const TARGET_AT: usize = 32;
+
+/// A message of address resolution for Ethernet and IPv4.
+pub(crate) struct Message {
+    kind: [u8; 2],
+    /// The sender's addresses.
+    pub(crate) hardware: [u8; 6],
+    pub(crate) sender: Ipv4Addr,
+    pub(crate) target: Ipv4Addr,
+}
+
+impl Message {
+    /// Reads the message in a frame.
+    pub(crate) fn read(frame: &[u8]) -> Option<Message> {
+        let frame = frame.first_chunk::<LENGTH>()?;
+        let address = |at: usize| Some(Ipv4Addr::from(*frame[at..].first_chunk::<4>()?));
+        frame[KIND_AT..].starts_with(&BEGINNING).then_some(())?;
+        Some(Message {
+            kind: *frame[SENDER_AT - 2..].first_chunk()?,
+            hardware: *frame[SENDER_AT..].first_chunk()?,
+            sender: address(SENDER_AT + 6)?,
+            target: address(TARGET_AT + 6)?,
+        })
+    }
+}
+
+/// Sends a question for an address from the host with these addresses to the device with this one, or to all.
+pub(crate) fn send_request<T: TxToken>(to: [u8; 6], hardware: [u8; 6], own: Ipv4Addr, target: Ipv4Addr, token: T) {
+    token.consume(LENGTH, |frame| {
+        frame.fill(0);
+        frame[..6].copy_from_slice(&to);
+        frame[6..12].copy_from_slice(&hardware);
+        frame[KIND_AT..KIND_AT + BEGINNING.len()].copy_from_slice(&BEGINNING);
+        frame[SENDER_AT - 2..SENDER_AT].copy_from_slice(&REQUEST);
+        frame[SENDER_AT..SENDER_AT + 6].copy_from_slice(&hardware);
+        frame[SENDER_AT + 6..TARGET_AT].copy_from_slice(&own.octets());
+        frame[TARGET_AT + 6..].copy_from_slice(&target.octets());
+    });
+}
 
 /// Time for which the neighbour to which something was sent last needs no look at the table.
 const REMEMBERED: Duration = Duration::from_millis(1000);
@@ -59,12 +97,8 @@ impl Resolution {
 
     /// Takes a message of another host into account. Returns whether packets have waited for its hardware address.
     pub(crate) fn hear(&mut self, frame: &[u8], own: Ipv4Addr, network: &Ipv4Cidr, now: Instant) -> bool {
-        let Some(message) = frame.first_chunk::<LENGTH>() else { return false };
-        let address = |at: usize| Ipv4Addr::new(message[at], message[at + 1], message[at + 2], message[at + 3]);
-        let (sender, target) = (address(SENDER_AT + 6), address(TARGET_AT + 6));
-        let Some(&hardware) = message[SENDER_AT..].first_chunk::<6>() else { return false };
-        let is_possible = message[KIND_AT..].starts_with(&BEGINNING)
-            && hardware[0] & 1 == 0
+        let Some(Message { kind, hardware, sender, target }) = Message::read(frame) else { return false };
+        let is_possible = hardware[0] & 1 == 0
             && network.contains_addr(&sender)
             && sender != own
             && !sender.is_unspecified()
@@ -74,7 +108,6 @@ impl Resolution {
             return false;
         }
         self.last = None;
-        let kind = [message[SENDER_AT - 2], message[SENDER_AT - 1]];
         let neighbour = sender.to_ipv6_mapped();
         let is_for_us = target == own && !own.is_unspecified();
         if kind == REQUEST && is_for_us {
@@ -108,14 +141,5 @@ impl Resolution {
 /// Sends a question, from the host with these addresses.
 pub(crate) fn ask<T: TxToken>(question: &Question, own: Ipv4Addr, hardware: [u8; 6], token: T) {
     let target = question.target.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED);
-    token.consume(LENGTH, |frame| {
-        frame.fill(0);
-        frame[..6].copy_from_slice(&question.at.unwrap_or(BROADCAST));
-        frame[6..12].copy_from_slice(&hardware);
-        frame[KIND_AT..KIND_AT + BEGINNING.len()].copy_from_slice(&BEGINNING);
-        frame[SENDER_AT - 2..SENDER_AT].copy_from_slice(&REQUEST);
-        frame[SENDER_AT..SENDER_AT + 6].copy_from_slice(&hardware);
-        frame[SENDER_AT + 6..TARGET_AT].copy_from_slice(&own.octets());
-        frame[TARGET_AT + 6..].copy_from_slice(&target.octets());
-    });
+    send_request(question.at.unwrap_or(BROADCAST), hardware, own, target, token);
 }

@@ -7,7 +7,7 @@ use tcp::{ControlBlock, Departure, Segment, Time};
 
 use crate::checksum;
 use crate::host::Via;
-use crate::reply::Course;
+use crate::reply::{Course, header_length};
 use crate::table::Key;
 
 const HEADER_OF_FOUR: usize = 20;
@@ -63,21 +63,9 @@ impl Course {
     /// Sends a segment of a connection.
     #[inline(always)]
     pub(crate) fn depart<T: TxToken>(&self, block: &ControlBlock, departure: &Departure, token: T) {
-        let ethernet = if self.via == Via::Local { 0 } else { ETHERNET_HEADER };
-        let segment = departure.length();
-        let (header, kind) = match self.key {
-            Key::Four(_) => (HEADER_OF_FOUR, [0x08, 0x00]),
-            Key::Six(_) => (HEADER_OF_SIX, [0x86, 0xdd]),
-        };
-        token.consume(ethernet + header + segment, |frame| {
-            let (envelope, packet) = frame.split_at_mut(ethernet);
-            if let Some(envelope) = envelope.first_chunk_mut::<ETHERNET_HEADER>() {
-                let [own, other] = self.hardware;
-                envelope[..6].copy_from_slice(&other);
-                envelope[6..12].copy_from_slice(&own);
-                envelope[12..].copy_from_slice(&kind);
-            }
-            let (head, bytes) = packet.split_at_mut(header);
+        let (header, segment) = (header_length(self.key), departure.length());
+        token.consume(self.header() + header + segment, |frame| {
+            let (head, bytes) = self.write_envelope(frame).split_at_mut(header);
             self.write_packet_header(segment, head);
             departure.write_header(self.key.local_port(), self.key.remote_port(), bytes);
             if !departure.data.is_empty() {

@@ -54,7 +54,7 @@ impl TcpOptions {
 }
 
 /// Data of a segment in a packet of IPv6's least size.
-const SEGMENT_OF_LEAST: u16 = (LEAST_MTU - 60) as u16;
+const SEGMENT_OF_LEAST: u16 = (LEAST_MTU - smoltcp::wire::IPV6_HEADER_LEN - tcp::HEADER) as u16;
 
 /// Time at which a small write is sent.
 #[doc(alias = "Nagle")]

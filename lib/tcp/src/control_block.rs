@@ -99,8 +99,8 @@ pub enum Reaction {
     /// The segment is to be answered by an [acknowledgement](ControlBlock::acknowledgement) of its own before the next
     /// one is handled: the other side counts these to find a loss (RFC 5681, section 4.2).
     Answer,
-    /// The segment is answered by a reset with this number.
-    Reset(u32),
+    /// The segment acknowledges what was never sent: it is answered by a reset with that number.
+    Refused,
     /// The segment may be a forgery; the other side is told where this one is.
     Challenged,
     /// The other side has ended the connection with a reset.
@@ -120,7 +120,6 @@ pub enum Turn {
 
 /// The next thing to do.
 enum Action {
-    Nothing,
     Reset,
     Synchronize,
     Data { sequence: u32, length: u32, fin: bool },
@@ -211,8 +210,8 @@ pub struct ControlBlock {
     keepalive: Option<(Time, Time)>,
 }
 
-/// Returns the shift with which 16 bits can tell all of a buffer.
-fn shift_of(buffer: usize) -> u8 {
+/// Returns the shift of the windows of a side with this buffer: the smallest with which 16 bits can tell all of it.
+pub fn shift_of(buffer: usize) -> u8 {
     (usize::BITS - buffer.leading_zeros()).saturating_sub(u16::BITS) as u8
 }
 
@@ -623,7 +622,7 @@ impl ControlBlock {
         let sent = self.highest.wrapping_sub(self.unacknowledged);
         if segment.acknowledgement.wrapping_sub(self.unacknowledged) > sent {
             if self.state == State::SynReceived {
-                return Reaction::Reset(segment.acknowledgement);
+                return Reaction::Refused;
             }
             if is_before(self.highest, segment.acknowledgement)
                 || self.unacknowledged.wrapping_sub(segment.acknowledgement) > self.largest_window.max(1 << 16)
@@ -634,7 +633,7 @@ impl ControlBlock {
         } else {
             if self.state == State::SynReceived {
                 if segment.acknowledgement != self.front {
-                    return Reaction::Reset(segment.acknowledgement);
+                    return Reaction::Refused;
                 }
                 self.establish(segment, now);
             }
@@ -671,7 +670,7 @@ impl ControlBlock {
         let has_sent = self.highest == self.front;
         if segment.has(flags::ACK) && !(has_sent && segment.acknowledgement == self.front) {
             let is_reset = segment.has(flags::RST);
-            return if is_reset { Reaction::Usual } else { Reaction::Reset(segment.acknowledgement) };
+            return if is_reset { Reaction::Usual } else { Reaction::Refused };
         }
         if segment.has(flags::RST) {
             if segment.has(flags::ACK) {
@@ -844,9 +843,8 @@ impl ControlBlock {
         if self.timer.is_some_and(|at| at <= now) {
             return Turn::Now;
         }
-        match self.next_action(now) {
-            Action::Nothing => {}
-            _ => return Turn::Now,
+        if self.next_action(now).is_some() {
+            return Turn::Now;
         }
         if self.timer.is_none() && self.waits_for_window() {
             self.timer = Some(now + self.round_trip.timeout());
@@ -966,29 +964,29 @@ impl ControlBlock {
 
     /// Returns the next thing to do.
     #[inline(always)]
-    fn next_action(&self, now: Time) -> Action {
+    fn next_action(&self, now: Time) -> Option<Action> {
         if self.sends() {
             if self.recovery.is_some()
                 && let Some(action) = self.lost_action()
             {
-                return action;
+                return Some(action);
             }
             if let Some(action) = self.data_action() {
-                return action;
+                return Some(action);
             }
             if self.must_acknowledge(now) {
-                return Action::Acknowledge;
+                return Some(Action::Acknowledge);
             }
             if self.is_probing || self.keepalive.is_some_and(|(_, at)| at <= now) && self.is_probed() {
-                return Action::Probe;
+                return Some(Action::Probe);
             }
-            return Action::Nothing;
+            return None;
         }
         match self.state {
-            State::SynSent | State::SynReceived if self.next == self.unacknowledged => Action::Synchronize,
-            State::Closed if self.resets => Action::Reset,
-            State::TimeWait | State::SynReceived if self.is_due => Action::Acknowledge,
-            _ => Action::Nothing,
+            State::SynSent | State::SynReceived if self.next == self.unacknowledged => Some(Action::Synchronize),
+            State::Closed if self.resets => Some(Action::Reset),
+            State::TimeWait | State::SynReceived if self.is_due => Some(Action::Acknowledge),
+            _ => None,
         }
     }
 
@@ -1120,8 +1118,7 @@ impl ControlBlock {
     /// Returns the next segment to send, if there is one; it counts as sent. Its data is to be [copied](Self::copy)
     /// before anything else happens.
     pub fn output(&mut self, now: Time) -> Option<Departure> {
-        let planned = self.plan(now)?;
-        self.send_planned(planned, now)
+        self.plan(now).map(|planned| self.send_planned(planned, now))
     }
 
     /// Decides about the next segment, for a caller that has to find its way first. Nothing else may happen before it
@@ -1131,19 +1128,15 @@ impl ControlBlock {
         if self.timer.is_some_and(|at| at <= now) {
             self.expire(now);
         }
-        match self.next_action(now) {
-            Action::Nothing => None,
-            action => Some(Planned(action)),
-        }
+        self.next_action(now).map(Planned)
     }
 
     /// Returns the segment that was planned; it counts as sent. Its data is to be [copied](Self::copy) before anything
     /// else happens.
     #[inline]
-    pub fn send_planned(&mut self, Planned(action): Planned, now: Time) -> Option<Departure> {
+    pub fn send_planned(&mut self, Planned(action): Planned, now: Time) -> Departure {
         match action {
-            Action::Nothing => None,
-            Action::Data { sequence, length, fin } => Some(self.send_data(sequence, length, fin, now)),
+            Action::Data { sequence, length, fin } => self.send_data(sequence, length, fin, now),
             Action::Acknowledge => {
                 let was_late = self.early == 0 && !self.is_due && self.acknowledge_by <= now;
                 let departure = self.departure(self.highest, flags::ACK, 0..0);
@@ -1151,7 +1144,7 @@ impl ControlBlock {
                     // There was no answer. A sender with no more than this under way would wait each time.
                     self.early = EARLY;
                 }
-                Some(departure)
+                departure
             }
             Action::Probe => {
                 self.is_probing = false;
@@ -1159,12 +1152,12 @@ impl ControlBlock {
                     *at = now.saturating_add(*interval);
                 }
                 // A number that was acknowledged: the other side says where it is.
-                Some(self.departure(self.unacknowledged.wrapping_sub(1), flags::ACK, 0..0))
+                self.departure(self.unacknowledged.wrapping_sub(1), flags::ACK, 0..0)
             }
-            Action::Synchronize => Some(self.synchronize(now)),
+            Action::Synchronize => self.synchronize(now),
             Action::Reset => {
                 self.resets = false;
-                Some(self.departure(self.highest, flags::RST | flags::ACK, 0..0))
+                self.departure(self.highest, flags::RST | flags::ACK, 0..0)
             }
         }
     }
@@ -1194,11 +1187,8 @@ impl ControlBlock {
                     self.congestion.rest(self.segment);
                 }
             }
-            if self.next == self.highest {
-                if self.timed.is_none() {
-                    self.timed = Some((end, now));
-                }
-                self.highest = end;
+            if self.next == self.highest && self.timed.is_none() {
+                self.timed = Some((end, now));
             }
             self.next = end;
             if is_before(self.highest, end) {

@@ -34,9 +34,9 @@ mod ring;
 mod round_trip;
 mod segment;
 
-pub use control_block::{Agreed, ControlBlock, Handshake, Planned, Reaction, State, Turn};
+pub use control_block::{Agreed, ControlBlock, Handshake, Planned, Reaction, State, Turn, shift_of};
 pub use ring::Ring;
-pub use segment::{Departure, Options, Segment, flags};
+pub use segment::{Departure, HEADER, Options, Segment, flags};
 
 /// Microseconds.
 pub type Time = u64;

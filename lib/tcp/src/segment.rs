@@ -19,7 +19,7 @@ pub mod flags {
 }
 
 /// Length of a header without options.
-pub(crate) const HEADER: usize = 20;
+pub const HEADER: usize = 20;
 /// Kinds of options.
 const END: u8 = 0;
 const NOTHING: u8 = 1;

@@ -30,7 +30,6 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::any::Any;
 use core::future::{Future, poll_fn};
 use core::ops::Range;
 use core::pin::Pin;
@@ -45,7 +44,9 @@ use ext4::{
     Stamp, Usage, Volume, kind,
 };
 use filesystem::rights::{self, Ownership, Subject, WRITE};
-use filesystem::{Contents, DeviceNumber, FileKind, Meeting, Metadata, Timestamp, Writers, Writes, event};
+use filesystem::{
+    Contents, DeviceNumber, FileKind, Meeting, MeetingPlace, Metadata, Timestamp, Writers, Writes, event,
+};
 use hal_api::Machine as _;
 use memory::{Frame, MemoryObject, SharedFrame};
 use platform::{Machine, println};
@@ -2179,7 +2180,7 @@ struct Inode {
     /// Whether somebody watches it.
     is_watched: AtomicBool,
     /// The value in which the openings of a FIFO meet, if there are some.
-    meeting: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
+    meeting: Mutex<MeetingPlace>,
     /// Whether the root of a mount covers the file: [`UNCOVERED`], [`COVERED`] or [`MOVING`].
     mounting: AtomicU8,
     /// Its place, if that is known; the root has none.
@@ -2305,7 +2306,7 @@ impl VolumeNode {
             is_lost: AtomicBool::new(false),
             writers: Writers::new(),
             is_watched: AtomicBool::new(false),
-            meeting: Mutex::new(None),
+            meeting: Mutex::new(MeetingPlace::default()),
             mounting: AtomicU8::new(UNCOVERED),
             above: Mutex::new(above),
             next_released: Mutex::new(None),
@@ -2618,20 +2619,12 @@ impl VolumeNode {
     /// # Errors
     /// Those of `make`.
     pub(crate) fn meeting(&self, make: impl FnOnce() -> Result<Meeting, Errno>) -> Result<Meeting, Errno> {
-        let mut place = self.0.meeting.lock();
-        if let Some(meeting) = place.as_ref().and_then(Weak::upgrade) {
-            return Ok(meeting);
-        }
-        let meeting = make()?;
-        *place = Some(Arc::downgrade(&meeting));
-        Ok(meeting)
+        self.0.meeting.lock().meet(make)
     }
 
     /// Forgets that value if nothing holds it any more: called when it is dropped, so that its memory is freed.
     pub(crate) fn end_meeting(&self) {
-        let mut place = self.0.meeting.lock();
-        // Another one may have begun.
-        place.take_if(|meeting| meeting.strong_count() == 0);
+        self.0.meeting.lock().end();
     }
 
     /// Whether it is the root of its volume.
