@@ -51,6 +51,8 @@ mod layout;
 #[cfg(target_os = "none")]
 mod machine;
 #[cfg(target_os = "none")]
+mod memory_functions;
+#[cfg(target_os = "none")]
 mod report;
 #[cfg(all(target_os = "none", feature = "thread-stacks"))]
 mod stacks;

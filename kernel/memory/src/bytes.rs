@@ -378,12 +378,10 @@ unsafe fn copy_words(mut source: *const u8, mut destination: *mut u8, mut length
     unsafe { copy_bytes(source, destination, length) };
 }
 
-/// Copies large private buffers, as much as both hold: with half the instructions of `memcpy`, which the target's
-/// `compiler_builtins` does word by word.
+/// Copies from one private buffer to another, as much as both hold.
 pub fn copy(source: &[u8], destination: &mut [u8]) {
     let length = source.len().min(destination.len());
-    // SAFETY: both are live slices of at least `length` bytes, and the exclusive one does not overlap the other.
-    unsafe { copy_volatile(source.as_ptr(), destination.as_mut_ptr(), length) };
+    destination[..length].copy_from_slice(&source[..length]);
 }
 
 /// # Safety

@@ -211,6 +211,7 @@ impl Suite {
         self.test("text and constants have no writable alias", Suite::constants_have_no_writable_alias);
         self.test("free memory can be written", Suite::free_memory_can_be_written);
         self.test("the section .vdso has pages of its own", Suite::vdso_has_its_own_pages);
+        self.test("bytes are copied and set wherever they lie", Suite::memory_functions);
         self.test("the timer interrupts when its time has come", Suite::timer);
         self.test("device registers can be read", Suite::devices);
         self.test("the serial line interrupts", Suite::serial_interrupts);
@@ -322,6 +323,39 @@ impl Suite {
             found |= (physical..physical + length).contains(&start) && flags & EXECUTE != 0;
         });
         check(found, "the section is not executable")
+    }
+
+    /// Copies and sets each short length between all alignments, and looks at the bytes around.
+    fn memory_functions(&mut self) -> Result<(), &'static str> {
+        const ROOM: usize = 192;
+        const FREE: u8 = 0xa5;
+        let mut source = [0u64; ROOM / 8];
+        for (index, byte) in bytes_of(&mut source).iter_mut().enumerate() {
+            *byte = (index * 7 + 3) as u8;
+        }
+        let mut destination = [0u64; ROOM / 8];
+        let expect = |bytes: &[u8], to: usize, length: usize, byte: &dyn Fn(usize) -> u8| {
+            bytes
+                .iter()
+                .enumerate()
+                .all(|(at, &found)| found == if (to..to + length).contains(&at) { byte(at - to) } else { FREE })
+        };
+        for (from, to) in (0..64).map(|pair| (pair / 8, pair % 8)) {
+            for length in 0..ROOM - 8 {
+                // Lengths that the compiler does not know become calls.
+                let length = core::hint::black_box(length);
+                let bytes = bytes_of(&mut destination);
+                bytes.iter_mut().for_each(|byte| *byte = core::hint::black_box(FREE));
+                bytes[to..to + length].copy_from_slice(&bytes_of(&mut source)[from..from + length]);
+                let is_copied = expect(bytes, to, length, &|at| ((from + at) * 7 + 3) as u8);
+                check(is_copied, "a copy is wrong")?;
+                let byte = core::hint::black_box((length * 5) as u8);
+                bytes.iter_mut().for_each(|byte| *byte = core::hint::black_box(FREE));
+                bytes[to..to + length].fill(byte);
+                check(expect(bytes, to, length, &|_| byte), "bytes are set wrongly")?;
+            }
+        }
+        Ok(())
     }
 
     fn timer(&mut self) -> Result<(), &'static str> {
@@ -901,6 +935,12 @@ fn add_to_floating_point(context: &mut UserContext, seed: u64) -> Result<(), &'s
 /// from the register's own number.
 fn sum(number: u64, round: u64) -> u64 {
     (0..=round).map(|round| 1000 * number + 1 + 64 * round).sum()
+}
+
+/// Returns the bytes of some words.
+fn bytes_of(words: &mut [u64]) -> &mut [u8] {
+    // SAFETY: all bytes of the words, which any value may have.
+    unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
 fn check(condition: bool, reason: &'static str) -> Result<(), &'static str> {
