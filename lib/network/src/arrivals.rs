@@ -83,6 +83,8 @@ struct FramePlace {
     reader: Reader,
     level: u8,
     packet: Packet,
+    /// The connection that the packet was found to be for, or any other number.
+    connection: u32,
 }
 
 /// Rate limit on urgent frames that concern the stack itself: a flood of them is no more important than other frames.
@@ -112,6 +114,8 @@ impl Allowance {
 /// A frame that was taken out.
 pub(crate) struct Taken<'a> {
     pub(crate) packet: Packet,
+    /// The connection that it was found to be for, or any other number.
+    pub(crate) connection: u32,
     /// Number under which the device keeps the frame; then only its beginning is in `frame`.
     pub(crate) kept: Option<u16>,
     pub(crate) frame: &'a mut [u8],
@@ -169,8 +173,16 @@ impl Arrivals {
             count: 0,
         };
         for place in 0..frames {
-            let (arrived, reader, packet) = (0, Reader::NOBODY, Packet::Drop);
-            arrivals.places.push(FramePlace { next: NONE, length: 0, kept: None, arrived, reader, level: 0, packet });
+            arrivals.places.push(FramePlace {
+                next: NONE,
+                length: 0,
+                kept: None,
+                arrived: 0,
+                reader: Reader::NOBODY,
+                level: 0,
+                packet: Packet::Drop,
+                connection: 0,
+            });
             arrivals.give_back(place as u16);
         }
         Ok(arrivals)
@@ -183,12 +195,18 @@ impl Arrivals {
     }
 
     /// Enters the frame that was written to [`room`](Self::room) behind its equals.
-    pub(crate) fn enter(&mut self, frame: ReceivedFrame, arrived: u64, reader: Reader, packet: Packet) {
+    pub(crate) fn enter(
+        &mut self,
+        frame: ReceivedFrame,
+        arrived: u64,
+        (reader, connection): (Reader, u32),
+        packet: Packet,
+    ) {
         let place = self.free.first;
         let Some(entry) = self.places.get_mut(usize::from(place)) else { return };
         self.free.first = entry.next;
         (entry.length, entry.kept) = (frame.length.min(self.size) as u16, frame.kept);
-        (entry.arrived, entry.reader, entry.packet) = (arrived, reader, packet);
+        (entry.arrived, entry.reader, entry.packet, entry.connection) = (arrived, reader, packet, connection);
         self.count += 1;
         self.append_at(place, level_of(reader));
     }
@@ -271,9 +289,9 @@ impl Arrivals {
         self.give_back(place);
         self.count -= 1;
         let (frames, spare) = self.bytes.split_at_mut(self.places.len() * self.stride);
-        let FramePlace { packet, length, kept, .. } = self.places[usize::from(place)];
+        let FramePlace { packet, connection, length, kept, .. } = self.places[usize::from(place)];
         let begin = usize::from(place) * self.stride + START;
-        Some(Taken { packet, kept, frame: &mut frames[begin..begin + usize::from(length)], spare })
+        Some(Taken { packet, connection, kept, frame: &mut frames[begin..begin + usize::from(length)], spare })
     }
 
     /// Moves the next frame behind those of this level, if the level is less important than the frame's own.
@@ -433,11 +451,11 @@ mod tests {
                 assert_eq!(room.len(), size);
                 room.fill(number);
                 let frame = ReceivedFrame { length: size + usize::from(number) - 1, kept: None };
-                arrivals.enter(frame, 0, Reader::NOBODY, Packet::Drop);
+                arrivals.enter(frame, 0, (Reader::NOBODY, 0), Packet::Drop);
             }
             assert!(arrivals.room().is_none());
             // A frame that finds no room is not entered.
-            arrivals.enter(ReceivedFrame { length: 1, kept: None }, 0, Reader::STACK, Packet::Drop);
+            arrivals.enter(ReceivedFrame { length: 1, kept: None }, 0, (Reader::STACK, 0), Packet::Drop);
             for number in 1..=places as u8 {
                 let taken = arrivals.take().unwrap();
                 assert_eq!(taken.frame, vec![number; size]);
@@ -466,7 +484,7 @@ mod tests {
             let mut arrivals = Arrivals::new(places, 1).unwrap();
             for arrived in 0..places as u64 {
                 assert_eq!(arrivals.drop_least(|_| panic!("nothing is kept")), 0);
-                arrivals.enter(ReceivedFrame { length: 1, kept: None }, arrived, Reader::NOBODY, Packet::Drop);
+                arrivals.enter(ReceivedFrame { length: 1, kept: None }, arrived, (Reader::NOBODY, 0), Packet::Drop);
             }
             assert_eq!(arrivals.drop_least(|_| panic!("nothing is kept")), expected);
             assert_eq!(arrivals.oldest(), (places > 1).then_some(expected as u64));
@@ -491,7 +509,7 @@ mod tests {
                             room[0] = byte;
                             let reader = Reader { owner: now as u32 % OWNERS, level };
                             let frame = ReceivedFrame { length: 1, kept: Some(byte.into()) };
-                            arrivals.enter(frame, arrived, reader, Packet::Arp);
+                            arrivals.enter(frame, arrived, (reader, 0), Packet::Arp);
                             model.push(Frame { level: usize::from(level).min(63), reader, arrived, byte });
                         }
                     }

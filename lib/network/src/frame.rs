@@ -48,6 +48,13 @@ impl Segment {
     const RST: u8 = 0x04;
     const ACK: u8 = 0x10;
 
+    /// Describes a segment that was read.
+    #[inline]
+    pub(crate) fn of(key: Key, segment: &tcp::Segment<'_>) -> Self {
+        let &tcp::Segment { sequence, acknowledgement, flags, .. } = segment;
+        Segment { key, sequence, acknowledgement, length: segment.length(), flags }
+    }
+
     #[cfg(test)]
     pub(crate) fn new(local: SocketAddr, remote: SocketAddr, sequence: u32, length: u32, flags: u8) -> Self {
         Segment { key: Key::new(local, remote), sequence, acknowledgement: 0, length, flags }
@@ -78,7 +85,7 @@ impl Segment {
 /// Kind of a packet, as far as finding its receiver goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packet {
-    Tcp(Segment),
+    Tcp(Key),
     Udp(Key),
     /// An answer to an echo of this host; the local port is the identifier.
     Echo(Key),
@@ -212,7 +219,7 @@ fn look_at_six(packet: &[u8], length: usize) -> Option<Packet> {
         PROTOCOL_ICMP_OF_SIX => Some(look_at_error_of_six(payload).unwrap_or(Packet::Message(byte(payload, 0)?))),
         // Only IPv4 has datagrams without a checksum (RFC 8200, section 8.1).
         PROTOCOL_UDP if half(payload, 6)? == 0 => None,
-        protocol => transport(protocol, payload, payload_length, |ports| Key::of_six(destination, source, ports)),
+        protocol => transport(protocol, payload, |ports| Key::of_six(destination, source, ports)),
     }
 }
 
@@ -254,24 +261,12 @@ fn packet_of_error(about: Quoted, key: Key, is_unreachable: bool, is_too_large: 
     }
 }
 
-/// Reads a TCP segment or a UDP datagram of `length` bytes by its beginning; `key_of` makes the key of both ports, the
-/// local one in the upper half.
+/// Reads the ports of a TCP segment or a UDP datagram; `key_of` makes the key of both, the local one in the upper half.
 #[inline(always)]
-fn transport(protocol: u8, payload: &[u8], length: usize, key_of: impl Fn(u32) -> Key) -> Option<Packet> {
-    let key = || Some(key_of(u32::from(half(payload, 2)?) << 16 | u32::from(half(payload, 0)?)));
+fn transport(protocol: u8, payload: &[u8], key_of: impl Fn(u32) -> Key) -> Option<Packet> {
+    let key = || Some(key_of(word(payload, 0)?.rotate_left(16)));
     match protocol {
-        PROTOCOL_TCP => {
-            let flags = byte(payload, 13)?;
-            let data = usize::from(byte(payload, 12)? >> 4) * 4;
-            let control = u32::from(flags & Segment::SYN != 0) + u32::from(flags & Segment::FIN != 0);
-            Some(Packet::Tcp(Segment {
-                key: key()?,
-                sequence: word(payload, 4)?,
-                acknowledgement: word(payload, 8)?,
-                length: length.saturating_sub(data) as u32 + control,
-                flags,
-            }))
-        }
+        PROTOCOL_TCP => Some(Packet::Tcp(key()?)),
         PROTOCOL_UDP => Some(Packet::Udp(key()?)),
         _ => None,
     }
@@ -291,10 +286,12 @@ fn look(packet: &[u8], length: usize) -> Option<Packet> {
     let (source, destination) = (word(packet, 12)?, word(packet, 16)?);
     let total = usize::from(half(packet, 2)?);
     let payload = packet.get(header..total.min(packet.len()))?;
-    let payload_length = (total <= length).then(|| total - header)?;
+    if total > length {
+        return None;
+    }
     match byte(packet, 9)? {
         protocol @ (PROTOCOL_TCP | PROTOCOL_UDP) => {
-            transport(protocol, payload, payload_length, |ports| Key::of_four(destination, source, ports))
+            transport(protocol, payload, |ports| Key::of_four(destination, source, ports))
         }
         PROTOCOL_ICMP => {
             let echo = || look_at_echo(payload).map(|identifier| Key::of_four(destination, source, identifier << 16));
@@ -357,24 +354,26 @@ mod tests {
         packet
     }
 
+    /// Returns the segment in a packet of either family.
+    fn segment_in(packet: &[u8]) -> Segment {
+        let (looked, start, end) = match packet[0] >> 4 {
+            4 => (look(packet, packet.len()), usize::from(packet[0] & 0xf) * 4, half(packet, 2)),
+            _ => (look_at_six(packet, packet.len()), HEADER_OF_SIX, half(packet, 4).map(|length| length + 40)),
+        };
+        let Some(Packet::Tcp(key)) = looked else { panic!("not a segment") };
+        Segment::of(key, &tcp::Segment::read(&packet[start..end.unwrap().into()]).unwrap())
+    }
+
     #[test]
     fn a_segment_is_read() {
-        let Packet::Tcp(segment) = classify_ipv4(&tcp(0x02)) else {
-            panic!("not a segment");
-        };
+        let segment = segment_in(&tcp(0x02));
         assert_eq!(segment.key.local(), "10.0.2.15:80".parse().unwrap());
         assert_eq!(segment.key.remote(), "10.0.2.2:4660".parse().unwrap());
         assert_eq!((segment.sequence, segment.length), (7, 1));
         assert!(segment.opens() && !segment.is_reset());
-        let Packet::Tcp(answer) = classify_ipv4(&tcp(0x12)) else {
-            panic!("not a segment");
-        };
-        assert!(!answer.opens());
+        assert!(!segment_in(&tcp(0x12)).opens());
         for flags in [0x00, 0x01, 0x03, 0x04, 0x06, 0x10] {
-            let Packet::Tcp(other) = classify_ipv4(&tcp(flags)) else {
-                panic!("not a segment");
-            };
-            assert!(!other.opens(), "{flags:#x}");
+            assert!(!segment_in(&tcp(flags)).opens(), "{flags:#x}");
         }
     }
 
@@ -388,9 +387,7 @@ mod tests {
             packet[3] = 40 + options + data;
             packet[32] = ((20 + options) / 4) << 4;
             packet.resize(usize::from(40 + options + data + padding), 0xff);
-            let Packet::Tcp(segment) = classify_ipv4(&packet) else {
-                panic!("not a segment");
-            };
+            let segment = segment_in(&packet);
             let [fin, syn, reset, acknowledges] = [1, 2, 4, 16].map(|bit| flags & bit != 0);
             let length = u32::from(data) + u32::from(syn) + u32::from(fin);
             assert_eq!(segment.length, length, "{flags:#x} with {data} bytes");
@@ -433,9 +430,7 @@ mod tests {
         let mut with_options = [&tcp(0x02)[..20], &[1; 4], &tcp(0x02)[20..]].concat();
         with_options[0] = 0x46;
         with_options[3] = 44;
-        let Packet::Tcp(segment) = classify_ipv4(&with_options) else {
-            panic!("not a segment");
-        };
+        let segment = segment_in(&with_options);
         assert_eq!((segment.key.local().port(), segment.key.remote().port(), segment.sequence), (80, 4660, 7));
         for first in [0x40, 0x44, 0x55, 0x65] {
             let mut packet = tcp(0x02);
@@ -508,16 +503,16 @@ mod tests {
     fn a_packet_of_six_is_read() {
         let classify = |frame: &[u8]| classify_ethernet(frame, frame.len(), Ipv4Addr::UNSPECIFIED, six);
         let frame = frame_of_six(PROTOCOL_TCP, &tcp(0x02)[20..]);
-        let Packet::Tcp(segment) = classify(&frame) else {
-            panic!("not a segment");
-        };
+        assert!(matches!(classify(&frame), Packet::Tcp(_)));
+        let segment = segment_in(&frame[14..]);
         assert_eq!(segment.key.local(), "[fe80::15]:80".parse().unwrap());
         assert_eq!(segment.key.remote(), "[fe80::2]:4660".parse().unwrap());
         assert_eq!((segment.sequence, segment.length, segment.opens()), (7, 1, true));
         // Long data behind the beginning counts too.
         let long = frame_of_six(PROTOCOL_TCP, &[&tcp(0x10)[20..], &[1; 100]].concat());
         let first = classify_ethernet(&long[..BEGINNING], long.len(), Ipv4Addr::UNSPECIFIED, six);
-        assert!(matches!(first, Packet::Tcp(Segment { length: 100, .. })), "{first:?}");
+        assert_eq!(first, Packet::Tcp(segment.key));
+        assert_eq!(segment_in(&long[14..]).length, 100);
 
         let with = |at: usize, value: &[u8]| {
             let mut frame = frame.clone();

@@ -24,7 +24,6 @@ use tcp::{Planned, Reaction, State, Turn};
 use crate::Error;
 use crate::arrivals::{Allowance, Reader};
 use crate::charge::{Charge, Held};
-use crate::checksum;
 use crate::claim::{Claim, Heard};
 use crate::configuration::{Address, Counters, Lease, Limits, LocalConnections, Patience};
 use crate::dhcp::{self, Change};
@@ -33,7 +32,7 @@ use crate::echo::ECHO_REPLY_OF_SIX;
 use crate::frame::{Packet, Quoted, Segment, classify_ethernet, classify_ipv4, classify_six};
 use crate::groups::{self, delay_of_query};
 use crate::half_open::HalfOpen;
-use crate::link::{Arrived, Described, Envelope, Enveloped, Frame, Token, capabilities_of_six, depart};
+use crate::link::{Arrived, Described, Envelope, Enveloped, Frame, Token, capabilities_of_six, is_summed_here};
 use crate::packets::PacketSocket;
 use crate::reply::Course;
 use crate::resolution::{self, Resolution};
@@ -78,6 +77,8 @@ const DISCOVERIES: usize = 8;
 const ECHO_REQUEST_OF_SIX: u8 = 128;
 /// Place of the size in a frame with an ICMPv6 message that a packet was too large.
 const MTU_AT: usize = ETHERNET_HEADER + 40 + 4;
+/// Number of a connection that does not exist.
+const NO_CONNECTION: u32 = u32::MAX;
 /// Number of answers to answers carried at once on the loopback interface. More than a few mean that the two ends
 /// disagree; the rest is left to their timers.
 const HOPS: usize = 16;
@@ -350,40 +351,60 @@ impl Host {
         self.six.is_on().then(packet).flatten().unwrap_or(Packet::Drop)
     }
 
-    /// Returns the reader that waits for a packet that has just arrived.
-    pub(crate) fn reader_of(&mut self, packet: &Packet, now: Instant) -> Reader {
-        let reader = match *packet {
-            Packet::Message(kind) if !is_discovery(kind) => None,
-            Packet::Message(_) => {
-                return if self.answers_of_six.urgent.takes_one(now) { Reader::STACK } else { Reader::NOBODY };
-            }
-            Packet::Arp => {
-                return if self.urgent_arps.takes_one(now) { Reader::STACK } else { Reader::NOBODY };
-            }
-            Packet::Echo(key) => {
-                self.find_echoes(key).and_then(|index| self.datagrams.get(index)).map(|one| one.reader)
-            }
-            Packet::Udp(key) => {
-                self.find_datagrams(key).and_then(|index| self.datagrams.get(index)).map(|one| one.reader)
-            }
-            Packet::Tcp(Segment { key, .. }) => {
-                let connection = self.table.find(key).and_then(|index| self.connections.get(index));
-                match connection.map(|connection| connection.reader) {
-                    // The connection is not accepted yet, or has no reader.
-                    None | Some(Reader::NOBODY) => {
-                        self.find_listener(key).and_then(|index| self.listeners.get(index)).map(|one| one.reader)
-                    }
-                    reader => reader,
-                }
-            }
-            Packet::Unreachable(..) | Packet::TooLarge(..) | Packet::Reported(..) | Packet::Other | Packet::Drop => {
-                None
-            }
-        };
-        reader.unwrap_or(Reader::NOBODY)
+    /// Returns the reader that waits for a packet that has just arrived, and the connection that it is for, if it is for
+    /// one.
+    pub(crate) fn receiver_of(&mut self, packet: &Packet, now: Instant) -> (Reader, u32) {
+        if let Packet::Tcp(key) = *packet {
+            return self.receiver_of_segment(key);
+        }
+        (self.reader_of_other(packet, now), NO_CONNECTION)
     }
 
-    pub(crate) fn ethernet_input<T: TxToken>(&mut self, packet: Packet, frame: &[u8], answer: T, now: Instant) {
+    #[inline(always)]
+    fn receiver_of_segment(&self, key: Key) -> (Reader, u32) {
+        let found = self.table.find(key).unwrap_or(NO_CONNECTION);
+        match self.connections.get(found).map(|connection| connection.reader) {
+            // The connection is not accepted yet, or has no reader.
+            None | Some(Reader::NOBODY) => {
+                let listener = self.find_listener(key).and_then(|index| self.listeners.get(index));
+                (listener.map_or(Reader::NOBODY, |one| one.reader), found)
+            }
+            Some(reader) => (reader, found),
+        }
+    }
+
+    fn reader_of_other(&mut self, packet: &Packet, now: Instant) -> Reader {
+        let is_urgent = match *packet {
+            Packet::Message(kind) if !is_discovery(kind) => return Reader::NOBODY,
+            Packet::Message(_) => self.answers_of_six.urgent.takes_one(now),
+            Packet::Arp => self.urgent_arps.takes_one(now),
+            Packet::Echo(key) => {
+                let socket = self.find_echoes(key).and_then(|index| self.datagrams.get(index));
+                return socket.map_or(Reader::NOBODY, |socket| socket.reader);
+            }
+            Packet::Udp(key) => {
+                let socket = self.find_datagrams(key).and_then(|index| self.datagrams.get(index));
+                return socket.map_or(Reader::NOBODY, |socket| socket.reader);
+            }
+            Packet::Tcp(_)
+            | Packet::Unreachable(..)
+            | Packet::TooLarge(..)
+            | Packet::Reported(..)
+            | Packet::Other
+            | Packet::Drop => return Reader::NOBODY,
+        };
+        if is_urgent { Reader::STACK } else { Reader::NOBODY }
+    }
+
+    /// Handles a frame. `connection` is that which its segment was found to be for; it may be gone by now.
+    pub(crate) fn ethernet_input<T: TxToken>(
+        &mut self,
+        packet: Packet,
+        connection: u32,
+        frame: &[u8],
+        answer: T,
+        now: Instant,
+    ) {
         if self.has_packet_sockets() {
             self.show_frame(frame, false);
         }
@@ -391,13 +412,13 @@ impl Host {
             self.raw_input(frame);
         }
         match packet {
-            Packet::Tcp(segment) => {
-                let via = match segment.key {
+            Packet::Tcp(key) => {
+                let via = match key {
                     Key::Four(_) => Via::Ethernet,
-                    Key::Six(_) if self.is_forged(segment.key) => return,
+                    Key::Six(_) if self.is_forged(key) => return,
                     Key::Six(_) => Via::Six,
                 };
-                self.tcp_input(via, segment, frame, answer, now);
+                self.tcp_input(via, key, connection, frame, answer, now);
             }
             Packet::Udp(key) => self.udp_input(key, frame, answer, now),
             Packet::Echo(key) => self.echo_input(key, frame),
@@ -590,12 +611,15 @@ impl Host {
         }
     }
 
-    fn tcp_input<T: TxToken>(&mut self, via: Via, segment: Segment, frame: &[u8], answer: T, now: Instant) {
-        let key = segment.key;
-        if via != Via::Local && self.checksums.tcp.rx() && !checksum::is_right(frame) {
-            return;
-        }
-        if let Some(index) = self.table.find(key) {
+    #[inline(always)]
+    fn tcp_input<T: TxToken>(&mut self, via: Via, key: Key, connection: u32, frame: &[u8], answer: T, now: Instant) {
+        let Some(arrived) = segment_in(via, frame, self.hardware, &self.checksums) else { return };
+        let is_found = |found: &Connection| found.listed && found.key == key;
+        let index = match self.connections.get(connection).is_some_and(is_found) {
+            true => Some(connection),
+            false => self.table.find(key),
+        };
+        if let Some(index) = index {
             if self.unswept > 0 && self.abort_if_lost(index, now) {
                 return;
             }
@@ -605,11 +629,10 @@ impl Host {
             if (wire.via == Via::Local) != (via == Via::Local) {
                 return;
             }
-            let Some(arrived) = segment_in(via, frame, self.hardware, &self.checksums) else { return };
             wire.last_heard = now;
             let reaction = wire.tcp_mut().input(&arrived, time(now));
             if reaction != Reaction::Usual {
-                self.react(reaction, via, index, &segment, frame, answer);
+                self.react(reaction, via, index, &Segment::of(key, &arrived), frame, answer);
             }
             let cause = if reaction == Reaction::Ended { Cause::Reset } else { Cause::Segment };
             if self.settle(index, now, cause) == Next::Now {
@@ -617,6 +640,14 @@ impl Host {
             }
             return;
         }
+        self.stray_input(via, Segment::of(key, &arrived), frame, answer, now);
+    }
+
+    /// Handles a segment that is for no connection.
+    #[cold]
+    #[inline(never)]
+    fn stray_input<T: TxToken>(&mut self, via: Via, segment: Segment, frame: &[u8], answer: T, now: Instant) {
+        let key = segment.key;
         // A lease may have been lost: nothing new begins with its address.
         if via != Via::Local && !self.is_own(key.local().ip()) {
             return;
@@ -652,8 +683,7 @@ impl Host {
     pub(crate) fn refuse<T: TxToken>(&mut self, via: Via, segment: &Segment, frame: &[u8], answer: T) {
         let from = segment.key.remote().ip();
         let course = Course::back(via, segment.key, frame, self.hardware);
-        let is_whole = segment_in(via, frame, self.hardware, &self.checksums).is_some();
-        let (Some(course), true) = (course, is_whole && !segment.is_reset()) else { return };
+        let Some(course) = course.filter(|_| !segment.is_reset()) else { return };
         if from.is_unspecified() || self.is_for_many(via, from) {
             return;
         }
@@ -685,7 +715,8 @@ impl Host {
                     return;
                 };
                 let departure = wire.tcp_mut().acknowledgement();
-                course.depart(wire.tcp(), &departure, answer);
+                // The way back fills in the checksum, where that is to be done here.
+                course.depart(wire.tcp(), &departure, false, answer);
             }
             Reaction::Refused => self.refuse(via, segment, frame, answer),
             Reaction::Challenged if segment.resets_or_synchronizes() => self.counters.challenges += 1,
@@ -919,9 +950,10 @@ impl Host {
         let course = Course { via, key, hardware: [self.hardware, hardware] };
         let is_sent = if via == Via::Local {
             let [frame, _] = &mut self.frames;
-            emit(wire, &course, planned, frame.as_mut(), now)
+            emit(wire, &course, planned, false, frame.as_mut(), now)
         } else {
-            emit(wire, &course, planned, depart(link), now)
+            let is_summed = is_summed_here(link);
+            emit(wire, &course, planned, is_summed, link.depart().map(Token), now)
         };
         match self.sent_all(index, now) {
             Next::Now if !is_sent => {
@@ -971,8 +1003,8 @@ impl Host {
                 break;
             };
             self.counters.loopback_packets += 1;
-            if let Packet::Tcp(segment) = classify_ipv4(packet) {
-                self.tcp_input(Via::Local, segment, packet, &mut empty, now);
+            if let Packet::Tcp(key) = classify_ipv4(packet) {
+                self.tcp_input(Via::Local, key, NO_CONNECTION, packet, &mut empty, now);
             }
             full.clear();
             core::mem::swap(&mut full, &mut empty);
@@ -1351,10 +1383,17 @@ fn poll_six<T: TxToken>(
 
 /// Lets a connection send its next segment, if there is room for it; returns whether there was.
 #[inline(always)]
-fn emit<T: TxToken>(wire: &mut Wire, course: &Course, planned: Planned, token: Option<T>, now: Instant) -> bool {
+fn emit<T: TxToken>(
+    wire: &mut Wire,
+    course: &Course,
+    planned: Planned,
+    is_summed: bool,
+    token: Option<T>,
+    now: Instant,
+) -> bool {
     let Some(token) = token else { return false };
     let departure = wire.tcp_mut().send_planned(planned, time(now));
-    course.depart(wire.tcp(), &departure, token);
+    course.depart(wire.tcp(), &departure, is_summed, token);
     true
 }
 

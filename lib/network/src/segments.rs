@@ -29,8 +29,7 @@ pub(crate) fn instant(time: Time) -> Instant {
     Instant::from_micros(i64::try_from(time).unwrap_or(i64::MAX))
 }
 
-/// Reads the segment of a connection in a frame, or in a packet within the host: whole, with an undamaged header of the
-/// packet, and to this hardware address. Checksums of segments were looked at before.
+/// Reads the segment in a frame, or in a packet within the host: whole, undamaged, and to this hardware address.
 #[inline(always)]
 pub(crate) fn segment_in<'frame>(
     via: Via,
@@ -48,28 +47,32 @@ pub(crate) fn segment_in<'frame>(
             packet
         }
     };
+    let is_summed = via != Via::Local && checksums.tcp.rx();
     if packet.first()? >> 4 == 6 {
-        let header = packet.first_chunk::<HEADER_OF_SIX>()?;
-        let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
-        return Segment::read(packet.get(HEADER_OF_SIX..HEADER_OF_SIX + length)?);
+        let (header, rest) = packet.split_first_chunk::<HEADER_OF_SIX>()?;
+        let bytes = rest.get(..usize::from(u16::from_be_bytes([header[4], header[5]])))?;
+        let is_right = !is_summed || checksum::is_right(&header[8..], bytes);
+        return if is_right { Segment::read(bytes) } else { None };
     }
     let header = packet.first_chunk::<HEADER_OF_FOUR>()?;
     let (start, end) = (usize::from(header[0] & 0xf) * 4, usize::from(u16::from_be_bytes([header[2], header[3]])));
-    let is_right = via == Via::Local || !checksums.ipv4.rx() || checksum::is_header_right(packet.get(..start)?);
-    if !is_right { None } else { Segment::read(packet.get(start..end)?) }
+    let bytes = packet.get(start..end)?;
+    let is_right = (via == Via::Local || !checksums.ipv4.rx() || checksum::is_header_right(packet.get(..start)?))
+        && (!is_summed || checksum::is_right(&header[12..], bytes));
+    if is_right { Segment::read(bytes) } else { None }
 }
 
 impl Course {
-    /// Sends a segment of a connection.
+    /// Sends a segment of a connection; `is_summed` if its checksum is to be filled in.
     #[inline(always)]
-    pub(crate) fn depart<T: TxToken>(&self, block: &ControlBlock, departure: &Departure, token: T) {
+    pub(crate) fn depart<T: TxToken>(&self, block: &ControlBlock, departure: &Departure, is_summed: bool, token: T) {
         let (header, segment) = (header_length(self.key), departure.length());
         token.consume(self.header() + header + segment, |frame| {
             let (head, bytes) = self.write_envelope(frame).split_at_mut(header);
             self.write_packet_header(segment, head);
-            departure.write_header(self.key.local_port(), self.key.remote_port(), bytes);
-            if !departure.data.is_empty() {
-                block.copy(departure, &mut bytes[departure.header_length()..]);
+            block.write(departure, self.key.local_port(), self.key.remote_port(), bytes);
+            if is_summed {
+                checksum::complete_segment(&head[header - self.key.addresses_length()..], bytes);
             }
         });
     }

@@ -358,12 +358,12 @@ impl<L: Link> Stack<L> {
                 Turn::Later => break,
                 Turn::Handle | Turn::Behind(_) => {
                     handled += 1;
-                    if let Some(Taken { packet, kept, frame, spare }) = self.arrivals.take() {
+                    if let Some(Taken { packet, connection, kept, frame, spare }) = self.arrivals.take() {
                         if let Some(kept) = kept {
                             self.link.take_kept(kept, frame);
                         }
                         let answer = Answer { link: &mut self.link, room: spare };
-                        self.host.ethernet_input(packet, frame, answer, now);
+                        self.host.ethernet_input(packet, connection, frame, answer, now);
                     }
                 }
             }
@@ -412,8 +412,8 @@ impl<L: Link> Stack<L> {
                 packet = self.host.classify(&room[..length], length);
             }
             if packet != Packet::Drop || self.host.has_packet_sockets() {
-                let reader = self.host.reader_of(&packet, now);
-                self.arrivals.enter(frame, arrived, reader, packet);
+                let receiver = self.host.receiver_of(&packet, now);
+                self.arrivals.enter(frame, arrived, receiver, packet);
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::congestion::Congestion;
 use crate::ranges::Ranges;
 use crate::ring::Ring;
 use crate::round_trip::RoundTrip;
-use crate::segment::{Departure, Options, Segment, flags};
+use crate::segment::{Departure, HEADER, Options, Segment, Told, flags};
 use crate::{Time, is_before};
 
 /// Wait of an acknowledgement for data to travel with.
@@ -119,17 +119,36 @@ pub enum Turn {
 }
 
 /// The next thing to do.
+#[derive(Clone, Copy)]
 enum Action {
     Reset,
     Synchronize,
-    Data { sequence: u32, length: u32, fin: bool },
+    Data,
+    /// Data, and the end behind it.
+    End,
     Acknowledge,
     Probe,
 }
 
-/// A segment that is to be sent next.
+/// A segment that is to be sent next. Of data, with its first number and its length.
 #[must_use]
-pub struct Planned(Action);
+#[derive(Clone, Copy)]
+pub struct Planned {
+    action: Action,
+    sequence: u32,
+    length: u32,
+}
+
+impl Planned {
+    const fn of(action: Action) -> Planned {
+        Planned { action, sequence: 0, length: 0 }
+    }
+
+    #[inline(always)]
+    fn data(sequence: u32, length: u32, fin: bool) -> Planned {
+        Planned { action: if fin { Action::End } else { Action::Data }, sequence, length }
+    }
+}
 
 /// Recovery from a loss.
 #[derive(Clone, Copy, Debug)]
@@ -964,7 +983,7 @@ impl ControlBlock {
 
     /// Returns the next thing to do.
     #[inline(always)]
-    fn next_action(&self, now: Time) -> Option<Action> {
+    fn next_action(&self, now: Time) -> Option<Planned> {
         if self.sends() {
             if self.recovery.is_some()
                 && let Some(action) = self.lost_action()
@@ -975,17 +994,19 @@ impl ControlBlock {
                 return Some(action);
             }
             if self.must_acknowledge(now) {
-                return Some(Action::Acknowledge);
+                return Some(Planned::of(Action::Acknowledge));
             }
             if self.is_probing || self.keepalive.is_some_and(|(_, at)| at <= now) && self.is_probed() {
-                return Some(Action::Probe);
+                return Some(Planned::of(Action::Probe));
             }
             return None;
         }
         match self.state {
-            State::SynSent | State::SynReceived if self.next == self.unacknowledged => Some(Action::Synchronize),
-            State::Closed if self.resets => Some(Action::Reset),
-            State::TimeWait | State::SynReceived if self.is_due => Some(Action::Acknowledge),
+            State::SynSent | State::SynReceived if self.next == self.unacknowledged => {
+                Some(Planned::of(Action::Synchronize))
+            }
+            State::Closed if self.resets => Some(Planned::of(Action::Reset)),
+            State::TimeWait | State::SynReceived if self.is_due => Some(Planned::of(Action::Acknowledge)),
             _ => None,
         }
     }
@@ -993,7 +1014,7 @@ impl ControlBlock {
     /// Returns the first data that is lost and was not sent again.
     #[cold]
     #[inline(never)]
-    fn lost_action(&self) -> Option<Action> {
+    fn lost_action(&self) -> Option<Planned> {
         let recovery = self.recovery?;
         let mut from = recovery.next.wrapping_sub(self.unacknowledged);
         let mut until = self.lost_until().min(self.highest.wrapping_sub(self.unacknowledged));
@@ -1016,12 +1037,12 @@ impl ControlBlock {
         let data_left = self.end_of_data().wrapping_sub(sequence);
         let length = (until - from).min(self.largest_data()).min(data_left);
         let fin = self.is_closing && length == data_left && length < until - from;
-        (length > 0 || fin).then_some(Action::Data { sequence, length, fin })
+        (length > 0 || fin).then_some(Planned::data(sequence, length, fin))
     }
 
     /// Returns the next data, if it may be sent.
     #[inline(always)]
-    fn data_action(&self) -> Option<Action> {
+    fn data_action(&self) -> Option<Planned> {
         let left = self.end_of_data().wrapping_sub(self.next);
         if left == 0 && !self.is_closing {
             return None;
@@ -1030,7 +1051,7 @@ impl ControlBlock {
     }
 
     #[inline(always)]
-    fn data_action_of(&self, left: u32) -> Option<Action> {
+    fn data_action_of(&self, left: u32) -> Option<Planned> {
         // The end was sent already.
         if left as i32 == -1 {
             return None;
@@ -1054,17 +1075,22 @@ impl ControlBlock {
                 // A small part goes out only if the other side never has room for more, or after a long wait.
                 room > usable && (length >= self.largest_window / 2 || self.is_probing)
             };
-        goes.then_some(Action::Data { sequence: self.next, length, fin })
+        goes.then_some(Planned::data(self.next, length, fin))
     }
 
     /// Returns the largest data of the next segment: what the options leave.
     #[inline(always)]
     fn largest_data(&self) -> u32 {
-        if self.ahead.is_empty() || !self.selective {
-            return self.segment;
+        match self.ranges_told() {
+            0 => self.segment,
+            told => self.segment.saturating_sub(4 + 8 * told),
         }
-        let told = self.ahead.as_slice().len().min(RANGES_TOLD) as u32;
-        self.segment.saturating_sub(4 + 8 * told)
+    }
+
+    /// Returns the number of ranges that the next segment tells.
+    #[inline(always)]
+    fn ranges_told(&self) -> u32 {
+        if self.selective { self.ahead.as_slice().len().min(RANGES_TOLD) as u32 } else { 0 }
     }
 
     /// Whether an acknowledgement, or the news of a larger window, is to be sent at once.
@@ -1115,7 +1141,7 @@ impl ControlBlock {
         ((self.incoming.free() >> shift).min(u16::MAX.into()) << shift) as u32
     }
 
-    /// Returns the next segment to send, if there is one; it counts as sent. Its data is to be [copied](Self::copy)
+    /// Returns the next segment to send, if there is one; it counts as sent. It is to be [written](Self::write)
     /// before anything else happens.
     pub fn output(&mut self, now: Time) -> Option<Departure> {
         self.plan(now).map(|planned| self.send_planned(planned, now))
@@ -1128,18 +1154,19 @@ impl ControlBlock {
         if self.timer.is_some_and(|at| at <= now) {
             self.expire(now);
         }
-        self.next_action(now).map(Planned)
+        self.next_action(now)
     }
 
-    /// Returns the segment that was planned; it counts as sent. Its data is to be [copied](Self::copy) before anything
-    /// else happens.
+    /// Returns the segment that was planned; it counts as sent. It is to be [written](Self::write) before anything else
+    /// happens.
     #[inline]
-    pub fn send_planned(&mut self, Planned(action): Planned, now: Time) -> Departure {
-        match action {
-            Action::Data { sequence, length, fin } => self.send_data(sequence, length, fin, now),
+    pub fn send_planned(&mut self, planned: Planned, now: Time) -> Departure {
+        match planned.action {
+            Action::Data => self.send_data(planned.sequence, planned.length, false, now),
+            Action::End => self.send_data(planned.sequence, planned.length, true, now),
             Action::Acknowledge => {
                 let was_late = self.early == 0 && !self.is_due && self.acknowledge_by <= now;
-                let departure = self.departure(self.highest, flags::ACK, 0..0);
+                let departure = self.departure(self.highest, flags::ACK, (0, 0));
                 if was_late {
                     // There was no answer. A sender with no more than this under way would wait each time.
                     self.early = EARLY;
@@ -1152,23 +1179,22 @@ impl ControlBlock {
                     *at = now.saturating_add(*interval);
                 }
                 // A number that was acknowledged: the other side says where it is.
-                self.departure(self.unacknowledged.wrapping_sub(1), flags::ACK, 0..0)
+                self.departure(self.unacknowledged.wrapping_sub(1), flags::ACK, (0, 0))
             }
             Action::Synchronize => self.synchronize(now),
             Action::Reset => {
                 self.resets = false;
-                self.departure(self.highest, flags::RST | flags::ACK, 0..0)
+                self.departure(self.highest, flags::RST | flags::ACK, (0, 0))
             }
         }
     }
 
     #[inline(always)]
     fn send_data(&mut self, sequence: u32, length: u32, fin: bool, now: Time) -> Departure {
-        let start = sequence.wrapping_sub(self.front) as usize;
-        let data = start..start + length as usize;
+        let start = sequence.wrapping_sub(self.front);
         let end = sequence.wrapping_add(length + u32::from(fin));
         let mut kinds = flags::ACK;
-        if data.end == self.outgoing.len() && length > 0 {
+        if (start + length) as usize == self.outgoing.len() && length > 0 {
             kinds |= flags::PSH;
         }
         if fin {
@@ -1200,7 +1226,7 @@ impl ControlBlock {
         if self.timer.is_none() {
             self.timer = Some(now + self.round_trip.timeout());
         }
-        self.departure(sequence, kinds, data)
+        self.departure(sequence, kinds, (start, length))
     }
 
     #[cold]
@@ -1213,7 +1239,6 @@ impl ControlBlock {
             self.timed = Some((self.front, now));
         }
         self.timer = Some(now + self.round_trip.timeout());
-        let shift = self.shifts.1;
         let window = self.tell_window(0);
         self.told = self.expected;
         self.is_due = false;
@@ -1222,20 +1247,24 @@ impl ControlBlock {
             acknowledgement: self.expected,
             flags: if is_answer { flags::SYN | flags::ACK } else { flags::SYN },
             window,
-            data: 0..0,
-            options: Some(Options::of_request(self.own_segment, shift)),
+            told: Told::Abilities,
+            start: 0,
+            count: 0,
         }
     }
 
     /// Makes a segment with the present acknowledgement and window.
     #[inline(always)]
-    fn departure(&mut self, sequence: u32, kinds: u8, data: core::ops::Range<usize>) -> Departure {
+    fn departure(&mut self, sequence: u32, flags: u8, (start, count): (u32, u32)) -> Departure {
         let window = self.tell_window(self.shifts.1);
         self.early = self.early.saturating_sub(self.expected.wrapping_sub(self.told));
         self.told = self.expected;
         self.is_due = false;
-        let options = if self.ahead.is_empty() || !self.selective { None } else { Some(self.ranges_to_tell()) };
-        Departure { sequence, acknowledgement: self.expected, flags: kinds, window, data, options }
+        let told = match self.ranges_told() {
+            0 => Told::Nothing,
+            count => Told::Ranges(count as u8),
+        };
+        Departure { sequence, acknowledgement: self.expected, window, flags, told, start, count }
     }
 
     /// Returns the option that tells what has come ahead, the latest first (RFC 2018, section 4).
@@ -1260,12 +1289,34 @@ impl ControlBlock {
 
     /// Returns an acknowledgement, which counts as sent.
     pub fn acknowledgement(&mut self) -> Departure {
-        self.departure(self.highest, flags::ACK, 0..0)
+        self.departure(self.highest, flags::ACK, (0, 0))
     }
 
-    /// Copies the data of a segment that leaves.
+    /// Writes a segment that leaves, from its header on, with zero in the place of the checksum; `room` has its
+    /// [length](Departure::length).
     #[inline(always)]
-    pub fn copy(&self, departure: &Departure, into: &mut [u8]) {
-        self.outgoing.copy(departure.data.start, into);
+    pub fn write(&self, departure: &Departure, local_port: u16, remote_port: u16, room: &mut [u8]) {
+        let Some(mut rest) = departure.write_header(local_port, remote_port, room) else { return };
+        if departure.told != Told::Nothing {
+            rest = self.write_options(departure, rest);
+        }
+        if departure.count > 0 {
+            self.outgoing.copy(departure.start as usize, rest);
+        }
+    }
+
+    /// Writes the options; returns the room behind.
+    #[cold]
+    #[inline(never)]
+    fn write_options<'room>(&self, departure: &Departure, room: &'room mut [u8]) -> &'room mut [u8] {
+        let options = match departure.told {
+            Told::Nothing => return room,
+            Told::Abilities => Options::of_request(self.own_segment, self.shifts.1),
+            Told::Ranges(_) => self.ranges_to_tell(),
+        };
+        let length = (departure.header_length() - HEADER).min(room.len());
+        let (place, rest) = room.split_at_mut(length);
+        options.write(place);
+        rest
     }
 }

@@ -1,7 +1,5 @@
 //! Segments: those that have come, and those that leave.
 
-use core::ops::Range;
-
 use crate::ranges::LIMIT;
 
 /// Bits of the flags.
@@ -99,6 +97,7 @@ impl Options {
     }
 
     /// Returns the length in a header, a multiple of four.
+    #[cfg(test)]
     fn length(&self) -> usize {
         let mut length = 0;
         length += if self.segment_size.is_some() { 4 } else { 0 };
@@ -109,7 +108,7 @@ impl Options {
     }
 
     /// Writes the options; `room` has exactly their length.
-    fn write(&self, room: &mut [u8]) {
+    pub(crate) fn write(&self, room: &mut [u8]) {
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
             if let Some(place) = room.get_mut(at..at + bytes.len()) {
@@ -196,41 +195,64 @@ impl<'bytes> Segment<'bytes> {
     }
 }
 
-/// A segment that leaves, without its data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A segment that leaves, without its data: a few words, which registers hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// Number of the first byte, or of the SYN.
     pub sequence: u32,
     /// Number that is awaited next.
     pub acknowledgement: u32,
-    /// [Flags](flags).
-    pub flags: u8,
     /// The window, already shifted.
     pub window: u16,
-    /// The data, as offsets in the ring of what is to be sent.
-    pub data: Range<usize>,
-    /// Options, if there are any.
-    pub options: Option<Options>,
+    /// [Flags](flags).
+    pub flags: u8,
+    /// Kind of the options.
+    pub(crate) told: Told,
+    /// Offset of the data in the ring of what is to be sent.
+    pub start: u32,
+    /// Length of the data.
+    pub count: u32,
+}
+
+/// Options of a segment that leaves. Their values are the connection's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Nothing,
+    /// What the side that requests, or answers, can do.
+    Abilities,
+    /// So many ranges that have come ahead.
+    Ranges(u8),
 }
 
 impl Departure {
     /// Returns the length of the header.
     #[inline(always)]
     pub fn header_length(&self) -> usize {
-        HEADER + self.options.as_ref().map_or(0, Options::length)
+        HEADER
+            + match self.told {
+                Told::Nothing => 0,
+                Told::Abilities => 12,
+                Told::Ranges(count) => 4 + 8 * usize::from(count),
+            }
     }
 
     /// Returns the length of the segment.
     #[inline(always)]
     pub fn length(&self) -> usize {
-        self.header_length() + self.data.len()
+        self.header_length() + self.count as usize
     }
 
-    /// Writes the header, with zero in the place of the checksum; `room` has at least its length.
+    /// Writes the header without options, with zero in the place of the checksum; `room` has at least the header's
+    /// length. Returns the room behind.
     #[inline(always)]
-    pub fn write_header(&self, local_port: u16, remote_port: u16, room: &mut [u8]) {
+    pub(crate) fn write_header<'room>(
+        &self,
+        local_port: u16,
+        remote_port: u16,
+        room: &'room mut [u8],
+    ) -> Option<&'room mut [u8]> {
         let length = self.header_length();
-        let Some((header, rest)) = room.split_first_chunk_mut::<HEADER>() else { return };
+        let (header, rest) = room.split_first_chunk_mut::<HEADER>()?;
         let [p0, p1] = local_port.to_be_bytes();
         let [p2, p3] = remote_port.to_be_bytes();
         let [s0, s1, s2, s3] = self.sequence.to_be_bytes();
@@ -238,11 +260,7 @@ impl Departure {
         let [w0, w1] = self.window.to_be_bytes();
         let offset = (length / 4) as u8;
         *header = [p0, p1, p2, p3, s0, s1, s2, s3, a0, a1, a2, a3, offset << 4, self.flags, w0, w1, 0, 0, 0, 0];
-        if let Some(options) = &self.options
-            && let Some(room) = rest.get_mut(..length - HEADER)
-        {
-            options.write(room);
-        }
+        Some(rest)
     }
 }
 
@@ -267,12 +285,15 @@ mod tests {
             let mut options = Options { segment_size: size, scale, selective, ..Options::default() };
             options.tell(ranges.iter().copied());
             let departure = Departure {
-                sequence: numbers.0, acknowledgement: numbers.1, flags, window: numbers.2, data: 0..data.len(),
-                options: Some(options),
+                sequence: numbers.0, acknowledgement: numbers.1, flags, window: numbers.2, start: 0,
+                count: data.len() as u32, told: Told::Nothing,
             };
-            let mut bytes = vec![0xee; departure.length()];
-            departure.write_header(80, 9, &mut bytes);
-            bytes[departure.header_length()..].copy_from_slice(&data);
+            let mut bytes = vec![0xee; departure.length() + options.length()];
+            let rest = departure.write_header(80, 9, &mut bytes).unwrap();
+            let (room, place) = rest.split_at_mut(options.length());
+            options.write(room);
+            place.copy_from_slice(&data);
+            bytes[12] += ((options.length() / 4) as u8) << 4;
             prop_assert_eq!(&bytes[..4], &[0, 80, 0, 9]);
             let segment = Segment::read(&bytes).unwrap();
             let read = (segment.sequence, segment.acknowledgement, segment.window, segment.flags);

@@ -49,8 +49,7 @@ struct Pair {
 
 fn bytes_of(block: &ControlBlock, departure: &Departure) -> Vec<u8> {
     let mut bytes = vec![0; departure.length()];
-    departure.write_header(1, 2, &mut bytes);
-    block.copy(departure, &mut bytes[departure.header_length()..]);
+    block.write(departure, 1, 2, &mut bytes);
     bytes
 }
 
@@ -454,9 +453,9 @@ proptest! {
             for _ in 0..200 {
                 let Some(departure) = block.output(pair.now) else { break };
                 let mut bytes = vec![0; departure.length()];
-                departure.write_header(1, 2, &mut bytes);
-                block.copy(&departure, &mut bytes[departure.header_length()..]);
-                prop_assert!(departure.data.len() <= 3000 && departure.data.end <= block.outgoing().len());
+                block.write(&departure, 1, 2, &mut bytes);
+                let end = (departure.start + departure.count) as usize;
+                prop_assert!(departure.count <= 3000 && end <= block.outgoing().len());
             }
             prop_assert!(block.output(pair.now).is_none(), "it sends for ever");
             prop_assert!(block.turn(pair.now) != Turn::Now);
