@@ -883,12 +883,13 @@ impl Host {
         if wire.seen.state == State::Closed {
             return Next::Later;
         }
-        let wanted = match wire.tcp_mut().turn(time(now)) {
+        // Without lists of possible times, which would be half of this function.
+        let at = match wire.tcp_mut().turn(time(now)) {
             Turn::Now => return Next::Now,
-            Turn::At(at) => Some(instant(at)),
-            Turn::Idle => None,
+            Turn::At(at) => instant(at).min(deadline.unwrap_or(FAR_AWAY)),
+            Turn::Idle => deadline.unwrap_or(FAR_AWAY),
         };
-        if let Some(at) = [wanted, deadline].into_iter().flatten().min() {
+        if at != FAR_AWAY {
             self.timers.no_later_than(index, at);
         }
         Next::Later
@@ -1059,19 +1060,12 @@ impl Host {
 
     /// Returns the earliest time at which there is something to do.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        let nanoseconds = |at: Instant| at.total_micros().max(0) as u64 * 1000;
-        let mut next = self.timers.next();
-        if self.look_at_addresses != FAR_AWAY && next.is_none_or(|next| self.look_at_addresses < next) {
-            next = Some(self.look_at_addresses);
-        }
-        for other in [self.datagram_timers.next(), self.time_wait.next(), self.half_open.next()] {
-            if let Some(at) = other
-                && next.is_none_or(|next| at < next)
-            {
-                next = Some(at);
-            }
-        }
-        next.map(nanoseconds)
+        let or_never = |at: Option<Instant>| at.unwrap_or(FAR_AWAY);
+        let connections = or_never(self.timers.next()).min(self.look_at_addresses);
+        let datagrams = or_never(self.datagram_timers.next());
+        let records = or_never(self.time_wait.next()).min(or_never(self.half_open.next()));
+        let next = connections.min(datagrams).min(records);
+        (next != FAR_AWAY).then(|| next.total_micros().max(0) as u64 * 1000)
     }
 
     /// Handles some of the expired timers of connections. `begin` is called with each reader, and may refuse for now.
@@ -1400,8 +1394,9 @@ fn emit<T: TxToken>(
 /// Returns the neighbour to which packets to this address go.
 #[inline(always)]
 fn next_hop(network: &Ipv4Cidr, gateway: Option<Ipv4Addr>, remote: Ipv4Addr) -> Ipv4Addr {
+    let differing = u64::from(remote.to_bits() ^ network.address().to_bits());
     match gateway {
-        Some(gateway) if !network.contains_addr(&remote) => gateway,
+        Some(gateway) if differing >> (32 - network.prefix_len().min(32)) != 0 => gateway,
         _ => remote,
     }
 }

@@ -71,8 +71,12 @@ impl Course {
             let (head, bytes) = self.write_envelope(frame).split_at_mut(header);
             self.write_packet_header(segment, head);
             block.write(departure, self.key.local_port(), self.key.remote_port(), bytes);
-            if is_summed {
-                checksum::complete_segment(&head[header - self.key.addresses_length()..], bytes);
+            if !is_summed {
+                return;
+            }
+            match (self.key, head.first_chunk::<HEADER_OF_FOUR>()) {
+                (Key::Four(_), Some(head)) => checksum::complete_segment(&head[12..], bytes),
+                _ => checksum::complete_segment(&head[8..], bytes),
             }
         });
     }

@@ -482,6 +482,12 @@ impl<L: Link> Stack<L> {
         }
     }
 
+    /// Whether an operation has left something to be sent.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.host.has_work()
+    }
+
     /// Sends the segments that an operation has left to be sent, the part of [`poll`](Self::poll) needed after it:
     /// looks neither for arrivals nor at the clock. Costs next to nothing without such segments, as after all
     /// operations on connections within this host. Returns the same time as `poll`.

@@ -79,15 +79,6 @@ impl Key {
         Key::new(local, SocketAddr::new(unspecified(local.ip()), 0))
     }
 
-    /// Returns the length of both addresses in a packet.
-    #[inline]
-    pub(crate) fn addresses_length(self) -> usize {
-        match self {
-            Key::Four(_) => 8,
-            Key::Six(_) => 32,
-        }
-    }
-
     /// Returns the local port.
     #[inline]
     pub(crate) fn local_port(self) -> u16 {

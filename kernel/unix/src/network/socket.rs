@@ -34,7 +34,7 @@ use crate::network::addressing::CARD;
 use crate::network::netlink::NetlinkSocket;
 use crate::network::packet_socket::PacketSocket;
 use crate::network::shares::{Limited, Shares};
-use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send};
+use crate::network::stack::{STACK, errno_of, with_stack, with_stack_and_send, with_stack_to_receive};
 use crate::network::wire::NetworkLink;
 use crate::observing::latency;
 use crate::process::accounts::{Account, Charge, Resource};
@@ -1175,7 +1175,7 @@ impl FileOperations for Socket {
                     return Poll::Ready(Ok(0));
                 }
                 let mut done = 0;
-                let result = with_stack_and_send(|stack, now| {
+                let result = with_stack_to_receive(|stack, now| {
                     if peek {
                         let look = |bytes: &[u8]| {
                             done = bytes.len().min(buffer.len());

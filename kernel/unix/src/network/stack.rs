@@ -32,7 +32,7 @@ use hal_api::Machine as _;
 use heapless::Vec as FixedVec;
 use network::{Error, LocalConnections, Order, Polled, Reader, Stack, Turn, Waiting};
 use platform::{Machine, Platform, println};
-use spin::Mutex;
+use spin::{Mutex, MutexGuard};
 
 use crate::network::addressing;
 use crate::network::wire::NetworkLink;
@@ -453,7 +453,28 @@ pub(crate) fn with_stack_and_send<R>(
     let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
     let now = time::now_ns();
     let result = act(stack, now).map_err(errno_of);
-    let next = stack.flush(now).unwrap_or(u64::MAX);
+    send(guard, now);
+    result
+}
+
+/// Uses the stack as [`with_stack_and_send`] does, for a call that brings no deadline without something to be sent.
+pub(crate) fn with_stack_to_receive<R>(
+    act: impl FnOnce(&mut Stack<NetworkLink>, u64) -> Result<R, Error>,
+) -> Result<R, Errno> {
+    let mut guard = STACK.lock();
+    let stack = guard.as_mut().ok_or(Errno::ENETDOWN)?;
+    let now = time::now_ns();
+    let result = act(stack, now).map_err(errno_of);
+    if stack.has_work() {
+        send(guard, now);
+    }
+    result
+}
+
+/// Sends what is queued, and releases the stack.
+#[inline(always)]
+fn send(mut guard: MutexGuard<'_, Option<Stack<NetworkLink>>>, now: u64) {
+    let next = guard.as_mut().and_then(|stack| stack.flush(now)).unwrap_or(u64::MAX);
     let is_earlier = next < NEXT_ALARM.load(Ordering::Relaxed);
     if is_earlier {
         NEXT_ALARM.store(next, Ordering::Relaxed);
@@ -462,7 +483,6 @@ pub(crate) fn with_stack_and_send<R>(
     if is_earlier {
         wake_coroutine();
     }
-    result
 }
 
 #[cfg(test)]
