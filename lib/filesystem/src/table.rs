@@ -532,12 +532,23 @@ impl Shared {
         self.release(index, LINK);
     }
 
-    fn release(&self, index: u32, mut amount: u64) {
-        let mut next = Some(index);
+    #[inline]
+    fn release(&self, index: u32, amount: u64) {
+        let before = self.inode(index).counts.fetch_sub(amount, Ordering::AcqRel);
+        // Mostly others still hold it.
+        if before & WATCHED != 0 || before == amount {
+            self.released(index, before, amount);
+        }
+    }
+
+    /// Looks what is left of an inode that was released, whose counts were `before`.
+    #[cold]
+    #[inline(never)]
+    fn released(&self, index: u32, before: u64, mut amount: u64) {
+        let mut next = Some((index, before));
         // Freeing a directory releases its parent: a loop, because a removed chain of directories can be long.
-        while let Some(index) = next.take() {
+        while let Some((index, before)) = next.take() {
             let inode = self.inode(index);
-            let before = inode.counts.fetch_sub(amount, Ordering::AcqRel);
             if before & WATCHED != 0 && (before - amount) & !(WATCHED | COVERED) == HANDLE {
                 // Nothing is left but the handle of those who watch.
                 let kind = inode.shared().kind();
@@ -546,8 +557,9 @@ impl Shared {
             if before == amount {
                 let content = core::mem::replace(&mut *inode.exclusive(), Content::Vacant);
                 if let Content::Directory(_) = content {
-                    next = Some(inode.parent());
+                    let parent = inode.parent();
                     amount = HANDLE;
+                    next = Some((parent, self.inode(parent).counts.fetch_sub(amount, Ordering::AcqRel)));
                 }
                 match content {
                     Content::File(file) => {

@@ -294,15 +294,32 @@ pub(super) fn vector(process: &Process, address: usize, count: usize) -> Result<
     };
     let mut buffers = Vec::new();
     buffers.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
-    let (mut place, mut left) = (address, LARGEST_TRANSFER);
-    let mut entries = [[0usize; 2]; COPIED_AT_ONCE];
-    while buffers.len() < count {
-        let entries = &mut entries[..(count - buffers.len()).min(COPIED_AT_ONCE)];
-        process.copy_in(place, entries.as_mut_bytes())?;
-        place += size_of_val(entries);
-        UserBuffer::add_to(&mut buffers, entries, &mut left)?;
+    match count {
+        0 => {}
+        // Most lists are short, and to clear room for a long one takes half a thousand instructions.
+        1..=SHORT => read_buffers::<SHORT>(process, address, count, &mut buffers)?,
+        _ => read_buffers::<COPIED_AT_ONCE>(process, address, count, &mut buffers)?,
     }
     Buffers::new(buffers, charge)
+}
+
+/// Reads so many entries of a vector call, some at once.
+#[inline(never)]
+fn read_buffers<const AT_ONCE: usize>(
+    process: &Process,
+    address: usize,
+    count: usize,
+    buffers: &mut Vec<UserBuffer>,
+) -> Result<(), Errno> {
+    let (mut place, mut left) = (address, LARGEST_TRANSFER);
+    let mut entries = [[0usize; 2]; AT_ONCE];
+    while buffers.len() < count {
+        let entries = &mut entries[..(count - buffers.len()).min(AT_ONCE)];
+        process.copy_in(place, entries.as_mut_bytes())?;
+        place += size_of_val(entries);
+        UserBuffer::add_to(buffers, entries, &mut left)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
