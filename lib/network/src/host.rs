@@ -351,8 +351,7 @@ impl Host {
         self.six.is_on().then(packet).flatten().unwrap_or(Packet::Drop)
     }
 
-    /// Returns the reader that waits for a packet that has just arrived, and the connection that it is for, if it is for
-    /// one.
+    /// Returns the reader that waits for a packet that has just arrived, and the connection that it is for.
     pub(crate) fn receiver_of(&mut self, packet: &Packet, now: Instant) -> (Reader, u32) {
         if let Packet::Tcp(key) = *packet {
             return self.receiver_of_segment(key);

@@ -218,7 +218,7 @@ pub struct Departure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Nothing,
-    /// What the side that requests, or answers, can do.
+    /// Abilities of the side that requests, or answers.
     Abilities,
     /// So many ranges that have come ahead.
     Ranges(u8),
