@@ -215,7 +215,8 @@ impl MessageToReceive {
             // Hundreds of files are work of their own.
             if received.files.is_some() && !self.has_looked {
                 self.has_looked = true;
-                if steps::must_stop(caller, waker) {
+                // Without memory to keep the message, the work is done in one stretch.
+                if steps::must_stop(caller, waker) && caller.account().admit().is_ok() {
                     self.taken = Some(Box::new(received));
                     return Poll::Pending;
                 }
