@@ -143,12 +143,21 @@ fn begin(worker: &Arc<Worker>, number: SystemCall, source: ArgumentSource<'_>) -
     match decode(worker, number, source) {
         Ok(Decoded::Outcome(outcome)) => outcome,
         // A wait needs no memory but the worker's own.
-        Ok(Decoded::Operation(mut operation)) => match operation.attempt(process) {
+        Ok(Decoded::Operation(mut operation)) => match attempt(worker, is_direct, &mut operation) {
             Poll::Ready(result) => Outcome::Done(result.unwrap_or_else(|error| failed(worker, is_direct, error))),
             Poll::Pending => Outcome::Pause(Pause::Wait(operation)),
         },
         Err(error) => Outcome::Done(failed(worker, is_direct, error)),
     }
+}
+
+/// Attempts a call, whose time is the worker's if the worker makes it itself.
+#[inline(always)]
+fn attempt(worker: &Arc<Worker>, is_direct: bool, operation: &mut Operation) -> Poll<Result<usize, Errno>> {
+    if is_direct && matches!(operation, Operation::Long(..)) {
+        return worker.measure_too(|| operation.attempt(&worker.process));
+    }
+    operation.attempt(&worker.process)
 }
 
 /// Returns the result of a call that has failed. A direct one is made again if it has met a page that is not in memory

@@ -680,6 +680,15 @@ impl<F: Fn(&Operation, &Waker) -> Interruption + Unpin> Wait<'_, F> {
             }
             return Poll::Pending;
         }
+        if let Operation::Long(..) = self.waiting.operation {
+            let worker = self.worker;
+            return worker.measure_too(|| self.poll_registered(waker));
+        }
+        self.poll_registered(waker)
+    }
+
+    #[inline(always)]
+    fn poll_registered(&mut self, waker: &Waker) -> Poll<Result<usize, Errno>> {
         match self.waiting.poll(&self.worker.process, waker) {
             // Either the call fails so, or it could not be registered with the object that it waits for: without a
             // waker only the call itself can fail.

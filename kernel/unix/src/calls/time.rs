@@ -7,7 +7,6 @@ use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding};
 use crate::process::Process;
 use crate::process::user::read_time;
-use crate::scheduling::standing::UsedTime;
 use crate::time;
 
 #[inline(never)]
@@ -99,8 +98,7 @@ pub(super) fn usage(call: Call<'_>) -> Decoding {
     let time = match call.signed(0) {
         types::usage::PROCESS => process.used_time(),
         types::usage::CHILDREN => process.children_time(),
-        // Not divided: interrupts of the timer are counted for a process.
-        types::usage::WORKER => UsedTime { user: call.worker.cpu_ticks(), system: 0 },
+        types::usage::WORKER => call.worker.used_time(),
         _ => return Err(Errno::EINVAL),
     };
     process.copy_out(call.address(1), &types::usage::of_time(time.ns()))?;
@@ -109,9 +107,15 @@ pub(super) fn usage(call: Call<'_>) -> Decoding {
 
 #[cfg(test)]
 mod tests {
+    use alloc::boxed::Box;
+    use core::future::Future as _;
+    use core::pin::pin;
+    use core::task::{Context, Poll, Waker};
+
     use abi_unix::SystemCall;
 
     use super::*;
+    use crate::process::signals::Interruption;
     use crate::testing::{Program, run, simulation};
 
     #[test]
@@ -144,6 +148,54 @@ mod tests {
             assert_eq!(program.call(SystemCall::GetResolution, [1, 0]), Ok(0));
             assert_eq!(program.call(SystemCall::GetResolution, [99, place]), Err(Errno::EINVAL));
             assert_eq!(program.call(SystemCall::GetTime, [1, 0x1000]), Err(Errno::EFAULT));
+        });
+    }
+
+    /// The kernel's part of a thread's time is what it did for this thread, and both parts are what its clock shows.
+    #[test]
+    fn the_time_of_a_thread_has_parts_too() {
+        fn used(program: &mut Program, whose: i32) -> [u64; 2] {
+            let place = program.place(144);
+            program.call(SystemCall::GetUsage, [whose as usize, place]).unwrap();
+            [0, 16].map(|at| program.read_u64(place + at) * 1_000_000 + program.read_u64(place + at + 8))
+        }
+
+        run(|program| {
+            let child = program.spawn(|program| {
+                let [_, system] = used(program, types::usage::WORKER);
+                let other = program.add_worker(|program| {
+                    let before = used(program, types::usage::WORKER);
+                    simulation().advance(time::ticks_at_ns(40_000_000));
+                    let after = used(program, types::usage::WORKER);
+                    assert!((40_000..41_000).contains(&(after[0] - before[0])), "{before:?} {after:?}");
+                    assert_eq!(after[1], before[1], "no work of the kernel");
+                });
+                other.unwrap();
+                // Long work, that the worker attempts, that it waits for, and that it submits.
+                let (worker, ms) = (program.process().present_worker().unwrap(), time::ticks_at_ns(1_000_000));
+                let work = move |ticks: u64| {
+                    let work = Box::pin(async move {
+                        simulation().advance(ticks);
+                        Ok(0)
+                    });
+                    Operation::Long(SystemCall::Map, work)
+                };
+                assert_eq!(crate::calls::attempt(&worker, true, &mut work(5 * ms)), Poll::Ready(Ok(0)));
+                let mut wait = pin!(work(15 * ms).wait(&worker, |_, _| Interruption::GoOn));
+                assert_eq!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(0)));
+                assert_eq!(crate::calls::attempt(&worker, false, &mut work(10 * ms)), Poll::Ready(Ok(0)));
+                program.sleep_ns(100_000_000);
+                let [user, after] = used(program, types::usage::WORKER);
+                assert!((20_000..21_000).contains(&(after - system)), "{system} {after}");
+                let [all_user, all_system] = used(program, types::usage::PROCESS);
+                // The call that was submitted is of no thread.
+                assert!(all_user >= user + 29_000 && all_system >= after + 10_000, "{user} {all_user} {all_system}");
+                let place = program.place(16);
+                program.call(SystemCall::GetTime, [types::clock::THREAD_CPUTIME as usize, place]).unwrap();
+                let clock = program.read_u64(place) * 1_000_000 + program.read_u64(place + 8) / 1000;
+                assert!((user + after..user + after + 1_000).contains(&clock), "{user} {after} {clock}");
+            });
+            program.wait_for(child.unwrap()).unwrap();
         });
     }
 

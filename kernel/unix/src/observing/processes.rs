@@ -33,7 +33,6 @@ use crate::observing::{call_log, counters};
 use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
 use crate::process::worker::Worker;
 use crate::process::{Process, authority, core_file, table, thread};
-use crate::scheduling::standing::UsedTime;
 use crate::time;
 
 /// A record, and the cursor of the next.
@@ -655,7 +654,7 @@ fn statistics_of(process: &Process, thread: Option<&Worker>) -> Made {
     let (mapped, resident) = memory_of(process);
     let ticks = |ticks: u64| hundredths(time::ns_at_ticks(ticks));
     let own = match thread {
-        Some(thread) => UsedTime { user: thread.cpu_ticks(), system: 0 },
+        Some(thread) => thread.used_time(),
         None => process.used_time(),
     };
     let children = process.children_time();

@@ -276,13 +276,13 @@ pub(crate) async fn exit(worker: &Arc<Worker>, context: Box<UserContext>) {
     }
     if is_last {
         let mut end = pin!(process.take_apart());
-        poll_fn(|cx| process.standing.kernel.measure(|| end.as_mut().poll(cx))).await;
+        poll_fn(|cx| worker.measure(|| end.as_mut().poll(cx))).await;
     }
 }
 
 /// Does long work of a worker, which is measured as the kernel's.
 async fn in_kernel<R>(worker: &Worker, mut work: Pin<Box<impl Future<Output = R>>>) -> R {
-    poll_fn(|cx| worker.process.standing.kernel.measure(|| work.as_mut().poll(cx))).await
+    poll_fn(|cx| worker.measure(|| work.as_mut().poll(cx))).await
 }
 
 /// Returns whether a worker may go on with its wait.

@@ -164,7 +164,7 @@ impl<'a> Visit<'a> {
         let priority = worker.priority();
         executor::begin_visit(self.hart, process.id, priority);
         if pending.timer {
-            process.standing.kernel.sample(follows_call(process, context));
+            worker.sample(follows_call(process, context));
             // For the worker, whichever coroutine gets the hart.
             scheduling::charging(process, || on_tick(worker, pending));
         }

@@ -27,7 +27,8 @@ use crate::process::accounts::{Charge, MEMORY_OF_A_WAIT, Resource};
 use crate::process::signals::{self, Interruption, OwnSignals};
 use crate::process::{self, Process, table};
 use crate::scheduling::executor::{self, Cid, EXHAUSTED, Owner};
-use crate::scheduling::{self, payers, standing};
+use crate::scheduling::standing::{self, KernelTime, UsedTime};
+use crate::scheduling::{self, payers};
 use crate::time;
 
 const NOWHERE: usize = usize::MAX;
@@ -175,6 +176,8 @@ struct Time {
     taken: AtomicUsize,
     /// Ticks that it may still run as the most important of all, because it had been ready for long.
     credit: AtomicU64,
+    /// The part of the ticks that the kernel has used for the worker.
+    kernel: KernelTime,
 }
 
 #[derive(Default)]
@@ -632,6 +635,29 @@ impl Worker {
     pub(crate) fn cpu_ticks(&self) -> u64 {
         let ticks = self.time.cpu.load(Ordering::Relaxed) + self.uncharged(Machine::now());
         standing::never_back(&self.time.shown, ticks)
+    }
+
+    /// Returns the parts of that time.
+    pub(crate) fn used_time(&self) -> UsedTime {
+        self.time.kernel.divide(self.cpu_ticks())
+    }
+
+    /// Does long work of the worker, which is measured as the kernel's for the worker and for its process.
+    pub(crate) fn measure<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.time.kernel.measure(|| self.process.standing.kernel.measure(work))
+    }
+
+    /// Does long work of the worker that is measured as the kernel's for its process elsewhere.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn measure_too<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.time.kernel.measure(work)
+    }
+
+    /// Counts an interrupt of the timer for the worker and for its process, in a call or in the program.
+    pub(super) fn sample(&self, was_in_call: bool) {
+        self.time.kernel.sample(was_in_call);
+        self.process.standing.kernel.sample(was_in_call);
     }
 
     /// Wakes the worker now, or ends its next sleep immediately.

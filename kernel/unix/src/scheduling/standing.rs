@@ -289,7 +289,7 @@ impl Add for UsedTime {
     }
 }
 
-/// The part of a process's time that the kernel has used for it.
+/// The part of the time of a process, or of one of its threads, that the kernel has used for it.
 ///
 /// Long work is measured. All other time is divided as the timer's interrupts in it are: those that come from the
 /// program, and those that had to wait for the end of a call. A clock that is read at each trap would make every call
