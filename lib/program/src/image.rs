@@ -176,7 +176,12 @@ pub struct Image {
     program_headers: Option<ProgramHeaders>,
     stack: StackRequest,
     interpreter: Option<Range<u64>>,
+    is_for_cops: bool,
 }
+
+/// The kind of a program header that says that the program was built for COPS: one of those that ELF leaves to systems.
+/// It has no contents.
+pub const FOR_COPS: u32 = 0x6350_4f43;
 
 impl Image {
     /// Checks a whole file; a position-independent executable goes to [`DEFAULT_BASE`].
@@ -232,6 +237,7 @@ impl Image {
         let mut thread_storage = None;
         let mut stack = StackRequest { size: None, wants_execution: false };
         let mut interpreter = None;
+        let mut is_for_cops = false;
         for entry in headers.iter() {
             match entry.p_type {
                 abi::PT_LOAD if entry.p_memsz == 0 && entry.p_filesz == 0 => {}
@@ -250,6 +256,7 @@ impl Image {
                         wants_execution: entry.p_flags & abi::PF_X != 0,
                     };
                 }
+                FOR_COPS => is_for_cops = true,
                 _ => {}
             }
         }
@@ -270,6 +277,7 @@ impl Image {
             thread_storage,
             stack,
             interpreter,
+            is_for_cops,
         })
     }
 
@@ -317,6 +325,11 @@ impl Image {
     #[doc(alias = "ld.so")]
     pub fn interpreter(&self) -> Option<Range<u64>> {
         self.interpreter.clone()
+    }
+
+    /// Returns whether the program says that it was built for COPS; others expect what Linux gives them.
+    pub fn is_for_cops(&self) -> bool {
+        self.is_for_cops
     }
 
     /// Returns the program's request for its stack.

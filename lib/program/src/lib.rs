@@ -33,6 +33,6 @@ pub mod script;
 pub mod stack;
 
 pub use image::{
-    DEFAULT_BASE, HEAD_LENGTH, Image, ImageError, LONGEST_INTERPRETER, MAX_SEGMENTS, PAGE_SIZE, Placement,
+    DEFAULT_BASE, FOR_COPS, HEAD_LENGTH, Image, ImageError, LONGEST_INTERPRETER, MAX_SEGMENTS, PAGE_SIZE, Placement,
     ProgramHeaders, Protection, Segment, StackRequest, ThreadStorage, USER_ADDRESSES,
 };

@@ -797,8 +797,8 @@ impl Plan {
         process.set_name(name);
         call_log::begins(&process);
         *process.executable.lock() = Some(self.program.content.running().clone());
-        // COPS's programs have none, and expect `EPIPE`.
-        if self.linker.is_some() {
+        // COPS's programs expect `EPIPE`.
+        if !self.program.image.is_for_cops() {
             process.signals.begin_as_on_linux();
         }
         let creator = above.as_ref().and_then(|above| above.worker(0));
@@ -1190,9 +1190,9 @@ mod tests {
         });
     }
 
-    /// As programs of Linux expect it; they are the ones with dynamic linkers.
+    /// As programs of Linux expect it; they are all that do not say that they were built for COPS.
     #[test]
-    fn broken_pipes_end_dynamic_programs() {
+    fn broken_pipes_end_programs_of_linux() {
         run(|program| {
             let arguments = list(program, &[b"x\0"]);
             let mut linker = dynamic(b"/bin/missing\0");
@@ -1204,13 +1204,16 @@ mod tests {
                 program.close(reader).unwrap();
                 assert_eq!(program.write_to(writer, b"x"), Err(Errno::EPIPE));
             };
-            for (path, status) in
-                [(path, u32::from(::signals::Signal::PIPE.number())), (program.store(crate::testing::PATH), 0)]
-            {
+            // Without the word for COPS, the last of its headers.
+            let mut fixed = crate::testing::executable();
+            fixed[56] -= 1;
+            let fixed = file(program, b"/tmp/static\0", &fixed);
+            let broken = u32::from(::signals::Signal::PIPE.number());
+            for (path, status) in [(path, broken), (fixed, broken), (program.store(crate::testing::PATH), 0)] {
                 let child = program.spawn_with(path, arguments, 0, writes).unwrap();
                 assert_eq!(program.wait_for(child), Ok((child, status)));
             }
-            remove(program, &[linker, path]);
+            remove(program, &[linker, path, fixed]);
         });
     }
 

@@ -1,6 +1,7 @@
 //! The machine that the kernel's tests boot on the host, and the file of a program for it.
 
 use hal_api::BootInformation;
+use program::FOR_COPS;
 
 /// The fake machine's boot information.
 pub static BOOT: BootInformation = BootInformation {
@@ -28,7 +29,7 @@ pub fn program(data: &[u8], length: usize) -> Vec<u8> {
         bytes.extend(word.to_le_bytes());
     }
     bytes.extend(5u32.to_le_bytes());
-    for half in [64u16, 56, 2, 64, 0, 0] {
+    for half in [64u16, 56, 3, 64, 0, 0] {
         bytes.extend(half.to_le_bytes());
     }
     let segments = [(5u32, 0, CODE, 4096, 4096), (6, 4096, DATA as u64, data.len() as u64, length as u64)];
@@ -39,6 +40,8 @@ pub fn program(data: &[u8], length: usize) -> Vec<u8> {
             bytes.extend(word.to_le_bytes());
         }
     }
+    // It says that it was built for COPS.
+    bytes.extend(FOR_COPS.to_le_bytes());
     bytes.resize(4096, 0);
     bytes.extend(data);
     bytes
