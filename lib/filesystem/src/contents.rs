@@ -313,6 +313,19 @@ impl FileContents {
         self.count as u64 * PAGE
     }
 
+    /// Returns the number of pages that have bytes, the archive's with them: all that is no hole.
+    pub(crate) fn pages(&self) -> u64 {
+        let of_backing = (self.backing.len() as u64).div_ceil(PAGE);
+        let (last, within) = place(of_backing);
+        // Own pages that stand for some of the backing are counted as these are.
+        let whole: usize = match self.count {
+            0 => 0,
+            _ => self.chunks.iter().take_while(|(number, _)| *number < last).map(|(_, chunk)| chunk.count).sum(),
+        };
+        let partial = self.chunks.get(last).map_or(0, |chunk| chunk.pages.iter().take(within).flatten().count());
+        of_backing + (self.count - whole - partial) as u64
+    }
+
     /// Frees all pages, large files' pages later; refunds those that are freed at once.
     pub(crate) fn free(self, quota: &Arc<Quota>, remains: &Remains) {
         if self.chunks.len() > FEW {
@@ -1090,7 +1103,7 @@ mod tests {
         assert_eq!(write(&mut contents, MAX_FILE_LENGTH, 1), Err(Error::FileTooLarge));
         assert_eq!(write(&mut contents, u64::MAX, 0), Ok((u64::MAX, 0)));
         assert_eq!(contents.length(), MAX_FILE_LENGTH);
-        assert_eq!(quota.used(), PAGE);
+        assert_eq!((quota.used(), contents.pages()), (PAGE, 1));
         assert_eq!(read(&contents, last - 3, 100), [0, 0, 0, 1]);
         assert_eq!(read(&contents, u64::MAX, 1), []);
 
@@ -1100,6 +1113,23 @@ mod tests {
         assert_eq!(contents.truncate(&quota, &remains, MAX_FILE_LENGTH + 1), Err(Error::FileTooLarge));
         contents.truncate(&quota, &remains, 5000).unwrap();
         assert_eq!(quota.used(), PAGE);
+    }
+
+    #[test]
+    fn pages_are_counted_once_whether_they_are_the_archive_s_or_its_own() {
+        static BACKING: [u8; 4 * PAGE_SIZE + 1] = [1; 4 * PAGE_SIZE + 1];
+        let quota = Arc::new(Quota::new(1 << 30));
+        let mut contents = FileContents::new(&BACKING);
+        assert_eq!(contents.pages(), 5);
+        // Two of the archive's, its last one, and one beyond a hole of two pages.
+        for (page, count) in [(1, 5), (2, 5), (4, 5), (7, 6)] {
+            let at = WriteFrom::Offset(page * PAGE);
+            assert_eq!(contents.write_with(&quota, None, at, 1, |piece| piece.len()), Ok((page * PAGE, 1)));
+            assert_eq!(contents.pages(), count, "{page}");
+        }
+        assert_eq!(contents.charged(), 4 * PAGE);
+        contents.truncate(&quota, &Remains::default(), PAGE).unwrap();
+        assert_eq!(contents.pages(), 1);
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub struct Metadata {
     pub size: u64,
     /// Charge to the file system's limit, in bytes. Bytes that are still the archive's cost nothing.
     pub allocated: u64,
+    /// Number of blocks of 512 bytes that hold the contents, the archive's bytes with them; a hole has none.
+    pub blocks: u64,
     /// For devices; otherwise zeros.
     pub device: DeviceNumber,
     /// Time of creation, or the time set with [`Node::set_times`]: reading does not change it.
@@ -282,10 +284,14 @@ impl Node {
     #[doc(alias = "fstat")]
     pub fn metadata(&self) -> Metadata {
         let inode = self.shared.inode(self.index);
+        let mut pages = 0;
         let (links, size, allocated, device) = {
             let content = inode.shared();
             match &*content {
-                Content::File(file) => (inode.links(), file.length(), file.charged(), None),
+                Content::File(file) => {
+                    pages = file.pages();
+                    (inode.links(), file.length(), file.charged(), None)
+                }
                 Content::Directory(directory) => {
                     let links = if directory.is_removed { 0 } else { 2 + directory.subdirectories };
                     (links, directory.length() as u64, 0, None)
@@ -306,6 +312,7 @@ impl Node {
             links,
             size,
             allocated: allocated + INODE_COST,
+            blocks: pages * (PAGE_SIZE / 512) as u64,
             device: device.unwrap_or_default(),
             accessed: attributes.accessed,
             modified: attributes.modified,

@@ -14,7 +14,7 @@ use crate::files::mounts::{self, Mount, Node, Place};
 use crate::files::pseudo_terminal::MasterFile;
 use crate::files::stored::Stored;
 use crate::files::terminal::TerminalFile;
-use crate::files::tree::{CONSOLE, MULTIPLEXER, NULL, RANDOM, SLAVES, TTY, ZERO};
+use crate::files::tree::{CONSOLE, FULL, MULTIPLEXER, NULL, RANDOM, SLAVES, TTY, ZERO};
 use crate::files::{console, job_control, pseudo_terminal};
 use crate::process::Process;
 use crate::process::user::{Caller, UserBuffer};
@@ -41,7 +41,8 @@ pub(crate) fn kind_of(
     Ok(match device {
         None => Box::new(Stored::new(file, mount)?),
         Some(NULL) => Box::new(Null(file.access())),
-        Some(ZERO) => Box::new(Zero(file.access())),
+        Some(ZERO) => Box::new(Zero { access: file.access(), is_full: false }),
+        Some(FULL) => Box::new(Zero { access: file.access(), is_full: true }),
         Some(RANDOM) => Box::new(Random(file.access())),
         // It becomes no session's terminal by being opened, as on Linux.
         Some(CONSOLE) => Box::new(TerminalFile::new(console::terminal().clone(), Some(place_of(file, mount)))?),
@@ -70,8 +71,18 @@ fn place_of(file: filesystem::OpenFile, mount: Arc<Mount>) -> Place {
 /// `/dev/null`: the end of a file, and room for everything.
 struct Null(Access);
 
-/// `/dev/zero`: zeros.
-struct Zero(Access);
+/// `/dev/zero`: zeros, and room for everything; or `/dev/full`: zeros, and no room at all.
+struct Zero {
+    access: Access,
+    is_full: bool,
+}
+
+impl Zero {
+    /// Fails with `ENOSPC` if there is no room for so many bytes.
+    fn make_room(&self, bytes: usize) -> Result<(), Errno> {
+        if self.is_full && bytes != 0 { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+}
 
 /// `/dev/random` and `/dev/urandom`: random bytes.
 struct Random(Access);
@@ -125,7 +136,7 @@ impl FileOperations for Zero {
     }
 
     fn status(&self) -> Status {
-        status_of_device(ZERO, 0o666)
+        status_of_device(if self.is_full { FULL } else { ZERO }, 0o666)
     }
 
     fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Attempt {
@@ -133,6 +144,7 @@ impl FileOperations for Zero {
     }
 
     fn write(&self, _: &dyn Caller, buffer: UserBuffer, done: &mut usize, _: Option<&Waker>) -> Attempt {
+        self.make_room(buffer.len())?;
         swallow(buffer, done)
     }
 
@@ -142,13 +154,14 @@ impl FileOperations for Zero {
     }
 
     fn read_at(&self, caller: &dyn Caller, buffer: UserBuffer, _: u64) -> Result<usize, Errno> {
-        require_other_than(self.0, Access::Write)?;
+        require_other_than(self.access, Access::Write)?;
         let step = UserBuffer::new(buffer.address(), buffer.len().min(steps::BYTES))?;
         caller.zero(step).map(|()| step.len())
     }
 
     fn write_at(&self, _: &dyn Caller, buffer: UserBuffer, _: u64) -> Result<usize, Errno> {
-        require_other_than(self.0, Access::Read).map(|()| buffer.len())
+        require_other_than(self.access, Access::Read)?;
+        self.make_room(buffer.len()).map(|()| buffer.len())
     }
 }
 
@@ -216,6 +229,11 @@ mod tests {
             assert_eq!(program.read(place, 39_999), vec![0; 39_999]);
             assert_eq!(program.read(place + 39_999, 1), [7]);
             assert_eq!(program.call(SystemCall::Write, [zero, DATA, 100]), Ok(100));
+            let full = device(program, b"/dev/full\0");
+            assert_eq!(program.read_from(full, 3), Ok(vec![0; 3]));
+            assert_eq!(program.call(SystemCall::Write, [full, DATA, 100]), Err(Errno::ENOSPC));
+            assert_eq!(program.call(SystemCall::Write, [full, DATA, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::WriteAt, [full, DATA, 1, 7]), Err(Errno::ENOSPC));
             let random = device(program, b"/dev/urandom\0");
             let (first, second) = (program.read_from(random, 64).unwrap(), program.read_from(random, 64).unwrap());
             assert!(first.len() == 64 && first != second && first != [0; 64]);
@@ -239,7 +257,7 @@ mod tests {
             ] {
                 assert_eq!(program.call(call, [file, place, 10, 5]), expected, "{}", call.name());
             }
-            for file in [null, zero, random] {
+            for file in [null, zero, full, random] {
                 assert_eq!(program.call(SystemCall::Seek, [file, 100, 0]), Ok(0), "as on Linux");
                 assert_eq!(program.call(SystemCall::DeviceControl, [file, 0x5401, DATA]), Err(Errno::ENOTTY));
                 assert_eq!(program.call(SystemCall::ReadDirectory, [file, DATA, 100]), Err(Errno::ENOTDIR));

@@ -148,6 +148,7 @@ impl Entry {
             links: if kind == FileKind::Directory { 2 } else { 1 },
             size: 0,
             allocated: 0,
+            blocks: 0,
             device: Default::default(),
             accessed: now,
             modified: now,

@@ -69,7 +69,7 @@ pub(crate) fn status_in(node: &Node, mount: &Mount) -> Status {
         represented_device: encode_device(metadata.device),
         size: metadata.size as i64,
         block_size: 4096,
-        blocks: metadata.size.div_ceil(512) as i64,
+        blocks: metadata.blocks as i64,
         accessed: time(metadata.accessed),
         modified: time(metadata.modified),
         changed: time(metadata.changed),

@@ -20,6 +20,8 @@ use crate::time;
 
 /// `/dev/null`.
 pub(crate) const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };
+/// `/dev/full`.
+pub(crate) const FULL: DeviceNumber = DeviceNumber { major: 1, minor: 7 };
 /// `/dev/zero`.
 pub(crate) const ZERO: DeviceNumber = DeviceNumber { major: 1, minor: 5 };
 /// `/dev/random` and `/dev/urandom`.
@@ -36,9 +38,10 @@ pub(crate) const SLAVES: u32 = 136;
 
 /// Device files that are there when the first program starts, with their permissions. The console is user 0's: others
 /// would read what is typed there.
-const STANDARD_DEVICES: [(&str, DeviceNumber, u16); 7] = [
+const STANDARD_DEVICES: [(&str, DeviceNumber, u16); 8] = [
     ("null", NULL, 0o666),
     ("zero", ZERO, 0o666),
+    ("full", FULL, 0o666),
     ("random", RANDOM, 0o666),
     ("urandom", RANDOM, 0o666),
     ("console", CONSOLE, 0o600),

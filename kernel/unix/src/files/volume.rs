@@ -2663,6 +2663,7 @@ impl VolumeNode {
             links: attributes.links.into(),
             size: attributes.size,
             allocated: attributes.sectors * 512,
+            blocks: attributes.sectors,
             device: DeviceNumber { major: attributes.device.0, minor: attributes.device.1 },
             accessed: time(attributes.times[0]),
             modified: time(attributes.times[1]),
