@@ -19,7 +19,7 @@ use ::program::{HEAD_LENGTH, Image, ImageError, Protection as SegmentProtection,
 use abi_queue::Priority;
 use abi_queue::pages::{COMPLETION_RING_OFFSET, PAGE_SIZE, PROCESS_PAGE_OFFSET};
 use abi_unix::Errno;
-use abi_unix::types::auxiliary;
+use abi_unix::types::{auxiliary, limit};
 use filesystem::rights::{self, EXECUTE, Ownership, READ, Subject};
 use filesystem::{Access, LastLink};
 use hal_api::UserContext;
@@ -53,10 +53,17 @@ use crate::scheduling::steps;
 
 /// Name of the guard region below the first stack.
 const GUARD_NAME: &str = "[guard]";
-/// Greatest number of bytes of arguments and environment (Linux: a quarter of the stack).
-const LARGEST_STRINGS: usize = 128 * 1024;
-/// Greatest number of strings in one list.
-const MOST_STRINGS: usize = 4096;
+/// Greatest number of bytes of arguments and environment, with a word for the address of each: a quarter of the stack,
+/// as on Linux.
+const LARGEST_STRINGS: usize = program::layout::STACK_SIZE as usize / 4;
+/// Greatest number of bytes of one of them, with its NUL.
+const LONGEST_STRING: usize = 128 * 1024;
+/// Bytes for which there is room whatever the limit of the stack is.
+const LEAST_STRINGS: usize = 128 * 1024;
+/// Bytes of strings that are charged at a time.
+const CHARGED_AT_A_TIME: usize = 4096;
+/// Bytes of the address of a string.
+const WORD: usize = size_of::<u64>();
 /// Bytes of text whose pages are entered in a step.
 const ENTERED_AT_A_TIME: usize = 64 * PAGE_SIZE;
 /// Number of strings that are read in a step.
@@ -77,6 +84,30 @@ pub(crate) struct Plan {
     layout: Layout,
     arguments: Texts,
     environment: Texts,
+    /// The charge for the two; none for the first program, whose are few.
+    _room: Option<Box<StringRoom>>,
+}
+
+/// Room for the strings of a call.
+// Boxed: its future has no room for it.
+struct StringRoom {
+    /// Bytes for which there is room yet.
+    left: usize,
+    /// Bytes that were taken.
+    taken: usize,
+    charge: Charge,
+}
+
+impl StringRoom {
+    /// Takes bytes of a string, or for its address. `E2BIG`, `ENOMEM`.
+    fn take(&mut self, bytes: usize) -> Result<(), Errno> {
+        self.left = self.left.checked_sub(bytes).ok_or(Errno::E2BIG)?;
+        self.taken += bytes;
+        if self.taken > self.charge.amount() {
+            self.charge.resize(self.taken.next_multiple_of(CHARGED_AT_A_TIME))?;
+        }
+        Ok(())
+    }
 }
 
 fn map_anonymous(space: &Space, range: Range<u64>, protection: Protection, name: &'static str) -> Result<(), Errno> {
@@ -128,7 +159,7 @@ async fn read_strings(
     mut address: usize,
     mut skipped: usize,
     mut strings: Texts,
-    left: &mut usize,
+    room: &mut StringRoom,
 ) -> Result<Texts, Errno> {
     if address == 0 {
         return Ok(strings);
@@ -146,11 +177,9 @@ async fn read_strings(
             skipped -= 1;
             continue;
         }
-        let length = read_string(process, pointer, *left, &mut strings).await?;
-        *left = left.saturating_sub(length + 1);
-        if strings.len() > MOST_STRINGS {
-            return Err(Errno::E2BIG);
-        }
+        // The NUL, and the address.
+        room.take(1 + WORD)?;
+        read_string(process, pointer, &mut strings, room).await?;
         if strings.len().is_multiple_of(STRINGS_AT_A_TIME) {
             steps::pause(process).await;
         }
@@ -318,8 +347,13 @@ pub(crate) fn is_in_guard(space: &Space, address: u64, stack: u64) -> bool {
     region.is_some_and(|region| region.name == GUARD_NAME || region.protection == Protection::None && is_near)
 }
 
-/// Reads a string, in steps, and returns its length. `E2BIG` if it is longer than `limit`.
-async fn read_string(process: &Process, address: usize, limit: usize, strings: &mut Texts) -> Result<usize, Errno> {
+/// Reads a string, in steps. `E2BIG` if it is too long.
+async fn read_string(
+    process: &Process,
+    address: usize,
+    strings: &mut Texts,
+    room: &mut StringRoom,
+) -> Result<(), Errno> {
     let mut length = 0;
     loop {
         let at = address.checked_add(length).ok_or(Errno::EFAULT)?;
@@ -329,14 +363,14 @@ async fn read_string(process: &Process, address: usize, limit: usize, strings: &
         process.copy_in(at, piece)?;
         let end = piece.iter().position(|&byte| byte == 0);
         let found = &piece[..end.unwrap_or(piece.len())];
-        if length + found.len() > limit {
+        if length + found.len() >= LONGEST_STRING {
             return Err(Errno::E2BIG);
         }
+        room.take(found.len())?;
         strings.push_part(found).map_err(stack_error)?;
         length += found.len();
         if end.is_some() {
-            strings.end().map_err(stack_error)?;
-            return Ok(length);
+            return strings.end().map_err(stack_error);
         }
         if (at / 256).is_multiple_of(16) {
             steps::pause(process).await;
@@ -595,12 +629,15 @@ impl Plan {
             Some(from) => from.name(&path)?,
         };
         let first = found.first_arguments()?;
-        let mut left = LARGEST_STRINGS.saturating_sub(first.bytes());
-        let arguments = read_strings(process, arguments, found.replaced(), first, &mut left).await?;
-        let environment = read_strings(process, environment, 0, Texts::new(), &mut left).await?;
+        let of_stack = process.account.setting(limit::STACK as usize).soft / 4;
+        let left = of_stack.clamp(LEAST_STRINGS, LARGEST_STRINGS).saturating_sub(first.bytes());
+        let charge = process.account.charge(Resource::Memory, 0)?;
+        let mut room = Box::new(StringRoom { left, taken: 0, charge });
+        let arguments = read_strings(process, arguments, found.replaced(), first, &mut room).await?;
+        let environment = read_strings(process, environment, 0, Texts::new(), &mut room).await?;
         let (program, layout) = found.check()?;
         let linker = linker_of(&program, &directory, &layout, For::Parent(process)).await?;
-        Ok(Plan { path, program, linker, layout, arguments, environment })
+        Ok(Plan { path, program, linker, layout, arguments, environment, _room: Some(room) })
     }
 
     /// Writes the contents of the first stack: arguments, environment, and the auxiliary vector. Returns its lowest
@@ -939,8 +976,9 @@ pub(crate) async fn start_first(path: &str, arguments: Vec<Vec<u8>>) -> Result<(
     }
     let (program, layout) = found.check()?;
     let linker = linker_of(&program, &mounts::root(), &layout, For::Nobody).await?;
-    let plan = Plan { path: path.as_bytes().to_vec(), program, linker, layout, arguments: given, environment };
     let account = Account::first().clone();
+    let path = path.as_bytes().to_vec();
+    let plan = Plan { path, program, linker, layout, arguments: given, environment, _room: None };
     let place = ProcessPlace::new(&account)?;
     let mut descriptors = Descriptors::new(&account);
     let console = Arc::new(OpenFile::new(console::open()?, Access::ReadWrite, false, file::charge(&account)?));
@@ -960,6 +998,7 @@ mod tests {
     use abi_unix::SystemCall;
 
     use super::*;
+    use crate::process::accounts::ResourceLimit;
     use crate::process::user::LONGEST_PATH;
     use crate::testing::{DATA, Program, run};
 
@@ -1303,18 +1342,37 @@ mod tests {
             }
             let bad_string = program.store(&[0x1000usize.to_le_bytes(), [0; 8]].concat());
             assert_eq!(spawn(program, path, bad_string, 0), Err(Errno::EFAULT));
-            // One string that is too long, and the same one often enough.
-            let long = program.store(&[b'x'; 60_000]);
-            let end = program.store(&[0]);
-            let words = |count: usize| -> Vec<u8> {
-                [long].repeat(count).iter().chain(&[0]).flat_map(|word| word.to_le_bytes()).collect()
+            let list = |strings: &[usize], count: usize| -> Vec<u8> {
+                strings.repeat(count).iter().chain(&[0]).flat_map(|word| word.to_le_bytes()).collect()
             };
-            let three = program.store(&words(3));
-            assert_eq!(spawn(program, path, three, 0), Err(Errno::E2BIG));
-            let empty: Vec<u8> =
-                [end].repeat(MOST_STRINGS + 1).iter().chain(&[0]).flat_map(|word| word.to_le_bytes()).collect();
-            let empty = program.store(&empty);
-            assert_eq!(spawn(program, path, empty, 0), Err(Errno::E2BIG));
+            // One string that is too long, and one that is not, often enough.
+            let area = program.call(SystemCall::Map, [0, 1 << 20, 3, 0x22, usize::MAX, 0]).unwrap();
+            let (too_long, arguments) = (area, area + (1 << 19));
+            program.process().copy_out(too_long, &[&[b'x'; LONGEST_STRING][..], &[0]].concat()).unwrap();
+            let (longest, empty) = (too_long + 1, too_long + LONGEST_STRING);
+            let usual = program.process().account.setting(limit::STACK as usize);
+            let small = ResourceLimit { soft: 64 * 1024, ..usual };
+            for (stack, string, count, expected) in [
+                (usual, too_long, 1, Err(Errno::E2BIG)),
+                (usual, longest, 16, Err(Errno::E2BIG)),
+                (usual, longest, 15, Ok(())),
+                (usual, empty, 20_000, Ok(())),
+                // However small the stack, there is some room.
+                (small, longest, 2, Err(Errno::E2BIG)),
+                (small, too_long + 60_000, 1, Ok(())),
+            ] {
+                program.process().account.set_setting(limit::STACK as usize, stack);
+                program.process().copy_out(arguments, &list(&[string], count)).unwrap();
+                let spawned = match expected {
+                    Ok(()) => program.spawn_with(path, arguments, 0, |_| {}),
+                    Err(_) => spawn(program, path, arguments, 0),
+                };
+                assert_eq!(spawned.map(|_| ()), expected, "{count}");
+                if let Ok(child) = spawned {
+                    program.wait_for(child).unwrap();
+                }
+            }
+            program.process().account.set_setting(limit::STACK as usize, usual);
         });
     }
 
