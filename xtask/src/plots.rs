@@ -244,6 +244,10 @@ const PAPER_CONNECTIONS: (f64, f64) = (385.0, 186.0);
 
 /// Returns the charts of a benchmark, in the order in which its series came.
 pub fn charts(results: &Results) -> Vec<Chart> {
+    // Cycles of a model: each part is measured at a few points, of one system. Its tables show more than fifty charts.
+    if results.bench == "cycles" {
+        return Vec::new();
+    }
     let mut charts: Vec<Chart> = groups(results).into_iter().filter_map(of_groups).collect();
     let mut members: Vec<Member> = results.series.iter().map(|series| Member::of(&results.bench, series)).collect();
     members.extend(derived(results));
