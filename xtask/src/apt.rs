@@ -127,8 +127,17 @@ impl Apt {
     ///
     /// It fails; the message has its output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.run_in(&self.directory, program, arguments)
+    }
+
+    /// Runs a program of apt in a directory, which gets the files that it downloads, and returns its output.
+    ///
+    /// # Errors
+    ///
+    /// As of [`run`](Apt::run).
+    pub fn run_in(&self, directory: &Path, program: &str, arguments: &[&str]) -> Result<String> {
         let mut command = children::command(program);
-        command.args(arguments).env("APT_CONFIG", &self.configuration).current_dir(&self.directory);
+        command.args(arguments).env("APT_CONFIG", &self.configuration).current_dir(directory);
         output(command, &format!("{program} {}", arguments.first().unwrap_or(&"")))
     }
 

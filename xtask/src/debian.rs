@@ -19,6 +19,7 @@ use crate::apt::{self, Apt, Packages};
 use crate::children;
 use crate::context::Context;
 use crate::emulator;
+use crate::toolchain::{self, Item};
 
 /// The release of Debian, the first one that has this architecture.
 pub const SUITE: &str = "trixie";
@@ -57,13 +58,14 @@ const PROGRAMS: [&str; 4] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Names that installation scripts give to the first of some programs that is there.
-const ALTERNATIVES: [(&str, &[&str]); 6] = [
+const ALTERNATIVES: [(&str, &[&str]); 7] = [
     ("usr/bin/awk", &["gawk", "mawk"]),
     ("usr/bin/c++", &["g++"]),
     ("usr/bin/cc", &["gcc"]),
     ("usr/bin/lua", &["lua5.4"]),
     ("usr/bin/nc", &["nc.openbsd", "nc.traditional"]),
     ("usr/bin/pager", &["less", "more"]),
+    ("usr/bin/which", &["which.debianutils"]),
 ];
 
 /// Age at which lists of packages are fetched again.
@@ -186,9 +188,12 @@ impl Root {
         // Linux makes no file whose directory is not there.
         let mut made = BTreeSet::new();
         for (path, permissions, content) in more {
-            let parent = Path::new(path).parent().and_then(Path::to_str).unwrap_or_default();
-            if !self.directory.join(parent).is_dir() && made.insert(parent) {
-                writer.directory(parent.as_bytes(), 0o755).with_context(|| path.clone())?;
+            let mut above: Vec<_> = Path::new(path).ancestors().skip(1).filter_map(Path::to_str).collect();
+            above.reverse();
+            for directory in above {
+                if !self.directory.join(directory).is_dir() && made.insert(directory) {
+                    writer.directory(directory.as_bytes(), 0o755).with_context(|| path.clone())?;
+                }
             }
             writer.file(path.as_bytes(), *permissions, content).with_context(|| path.clone())?;
         }
@@ -204,7 +209,7 @@ fn update(context: &Context, apt: &Apt, cache: &Path) -> Result<()> {
     if age.is_some_and(|age| age < AGE) {
         return Ok(());
     }
-    let activity = context.progress.start(format!("Fetching Debian's lists of packages ({SUITE}, {ARCHITECTURE})"));
+    let activity = context.progress.start(format!("Fetching Debian's lists of packages ({SUITE})"));
     match apt.update() {
         Ok(()) => {
             std::fs::write(&stamp, "")?;
@@ -269,9 +274,85 @@ pub fn package_file(context: &Context, name: &str) -> Result<PathBuf> {
     Ok(file_of(&cache, package))
 }
 
+/// Fetches and unpacks the source of packages of Debian, and returns its directory; at once if that has been done
+/// before.
+///
+/// # Errors
+///
+/// As of [`Root::prepare`], or the host has no dpkg-source.
+pub fn source(context: &Context, name: &str) -> Result<PathBuf> {
+    let cache = cache_of("source")?;
+    let apt = Apt::new(&cache, SUITE, Packages::Sources)?;
+    update(context, &apt, &cache)?;
+    let described = apt.run("apt-cache", &["showsrc", "--only-source", name])?;
+    let version = newest_source(&described).with_context(|| format!("{SUITE} has no source of {name}"))?;
+    let directory = cache.join(format!("{name}_{}", version.replace(':', "%3a")));
+    if directory.exists() {
+        return Ok(directory);
+    }
+    toolchain::ensure_on_host(&[Item::DpkgSource, Item::Patch], &context.progress)?;
+    let activity = context.progress.start(format!("Fetching the source of {name}"));
+    // Renamed when complete.
+    let part = cache.join(format!("part-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&part);
+    std::fs::create_dir_all(&part).with_context(|| format!("cannot make {}", part.display()))?;
+    let exact = format!("{name}={version}");
+    apt.run_in(&part, "apt-get", &["source", "--download-only", "--only-source", &exact])?;
+    let mut files = std::fs::read_dir(&part)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let description = files
+        .find(|file| file.extension().is_some_and(|extension| extension == "dsc"))
+        .context("apt-get has downloaded no source")?;
+    activity.detail("unpacking");
+    // apt has compared every file with the signed lists; the packager's own key need not be on this host.
+    let mut unpack = children::command("dpkg-source");
+    unpack.args(["--no-check", "--extract"]).arg(&description).arg(part.join("source"));
+    apt::output(unpack, "dpkg-source")?;
+    let kept = std::fs::rename(part.join("source"), &directory);
+    let _ = std::fs::remove_dir_all(&part);
+    // Another run may have unpacked it meanwhile.
+    if !directory.exists() {
+        kept.with_context(|| format!("cannot keep {}", directory.display()))?;
+    }
+    activity.finish(&version);
+    Ok(directory)
+}
+
+/// Returns the first version in the output of `apt-cache showsrc`, which begins with the newest.
+fn newest_source(text: &str) -> Option<String> {
+    text.lines().find_map(|line| line.strip_prefix("Version: ")).map(|version| version.trim().to_string())
+}
+
+/// Returns a file, or the files below a directory, each with its path below `directory` and its permissions; links are
+/// left out.
+///
+/// # Errors
+///
+/// A file cannot be read.
+pub fn files_of(directory: &Path, path: &Path) -> Result<Vec<MadeFile>> {
+    let place = directory.join(path);
+    let data = place.symlink_metadata().with_context(|| format!("cannot read {}", place.display()))?;
+    let mut files = Vec::new();
+    if data.is_dir() {
+        let mut entries = std::fs::read_dir(&place)?.collect::<std::io::Result<Vec<_>>>()?;
+        entries.sort_by_key(|entry| entry.file_name());
+        for entry in entries {
+            files.extend(files_of(directory, &path.join(entry.file_name()))?);
+        }
+    } else if data.is_file() {
+        let bytes = std::fs::read(&place).with_context(|| format!("cannot read {}", place.display()))?;
+        let name = path.to_str().with_context(|| format!("{} has no name in Unicode", place.display()))?;
+        files.push((name.to_string(), (data.permissions().mode() & 0o777) as u16, bytes));
+    }
+    Ok(files)
+}
+
 /// Returns the directory of the packages' files, which it makes.
 fn cache() -> Result<PathBuf> {
-    let cache = emulator::cache()?.join(format!("debian-{SUITE}-{ARCHITECTURE}"));
+    cache_of(ARCHITECTURE)
+}
+
+fn cache_of(kind: &str) -> Result<PathBuf> {
+    let cache = emulator::cache()?.join(format!("debian-{SUITE}-{kind}"));
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
     Ok(cache)
 }

@@ -6,6 +6,10 @@
 //! second line of a script names the package that it exercises, perhaps further ones, and its subject; the page of the
 //! book is made of these. Long exercises, in a folder of their own, are run by their whole name only.
 //!
+//! A third line `# source: PACKAGE PATH...` has files or folders of the source of a package of Debian put into the
+//! machine, below `/sources/PACKAGE`: test suites that no package of programs has. The source is fetched into the
+//! user's cache and is never a part of this tree.
+//!
 //! The word `built` stands in the place of packages before the name of a program of this tree, which is compiled for
 //! Linux ([`BUILT`]).
 //!
@@ -20,7 +24,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::build::Products;
 use crate::context::{self, Context, Need};
-use crate::debian::{MadeFile, Root};
+use crate::debian::{self, MadeFile, Root};
 use crate::guest::Guest;
 use crate::lanes::Show;
 use crate::linux::{self, DebianKernel, Servers};
@@ -47,6 +51,10 @@ enum Language {
 /// The programs of this tree that are compiled for Linux, and the word before their names.
 const BUILT: [(&str, Language); 2] = [("exercise-go", Language::Go("tests/go")), ("exercise-tokio", Language::Rust)];
 const WORD_OF_BUILT: &str = "built ";
+
+/// The word before the name of a package of sources and the paths in it that the machine has, and their folder there.
+const SOURCE: &str = "# source: ";
+const SOURCES: &str = "sources";
 
 /// Extension of the files with expected output.
 const EXPECTED: &str = "expected";
@@ -236,6 +244,26 @@ pub fn build(context: &Context, exercises: &[Exercise]) -> Result<Vec<MadeFile>>
         };
         let program = program.with_context(|| format!("the exercise {} cannot be built", exercise.name))?;
         files.push((format!("usr/bin/{name}"), 0o755, program));
+    }
+    Ok(files)
+}
+
+/// Fetches the sources that these exercises name, and returns their files for the machine.
+///
+/// # Errors
+///
+/// They cannot be fetched, or have no such file.
+pub fn sources(context: &Context, exercises: &[Exercise]) -> Result<Vec<MadeFile>> {
+    let mut files = Vec::new();
+    for line in exercises.iter().filter_map(|exercise| exercise.line(SOURCE)) {
+        let mut words = line.split(' ');
+        let package = words.next().unwrap_or_default();
+        let directory = debian::source(context, package)?;
+        for path in words {
+            let found = debian::files_of(&directory, Path::new(path))?;
+            let placed = |(path, permissions, bytes)| (format!("{SOURCES}/{package}/{path}"), permissions, bytes);
+            files.extend(found.into_iter().map(placed));
+        }
     }
     Ok(files)
 }

@@ -834,6 +834,7 @@ fn linux<'a>(
         }
         built => built?,
     };
+    let built = [built, exercises::sources(context, &chosen)?].concat();
     let products = Arc::new(exercises::with_exercises(context, &root, &chosen, &built)?);
     let harts = arguments.harts.map_or(HARTS.to_vec(), |harts| vec![harts]);
     let mut systems: Vec<_> = harts.into_iter().map(System::Cops).collect();
