@@ -1296,6 +1296,10 @@ pub const SEEK_SET: u32 = 0;
 pub const SEEK_CUR: u32 = 1;
 /// `lseek`: from the end.
 pub const SEEK_END: u32 = 2;
+/// `lseek`: to the next byte that is in no hole.
+pub const SEEK_DATA: u32 = 3;
+/// `lseek`: to the next byte that is in a hole, or to the end.
+pub const SEEK_HOLE: u32 = 4;
 
 /// Protection bits of `mmap` and `mprotect`.
 #[allow(missing_docs)]

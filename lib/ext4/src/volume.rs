@@ -891,6 +891,23 @@ impl<D: Device> Volume<D> {
         })
     }
 
+    /// Whether bytes of a regular file from a place on are in a hole, or in blocks without bytes of the file, and the
+    /// place up to which that is so: of one piece, and at most the end.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no such file.
+    pub fn stretch(&mut self, inode: u32, range: Range<u64>) -> Result<(bool, u64), Error> {
+        self.act(|filesystem| {
+            let inode = filesystem.inode(inode)?;
+            let block = filesystem.blocks.layout.block as u64;
+            let logical = u32::try_from(range.start / block).map_err(|_| Error::TooLarge)?;
+            let wanted = (range.end.div_ceil(block) - u64::from(logical)).min(u32::MAX.into()) as u32;
+            let piece = filesystem.piece(&inode, logical, wanted)?;
+            let end = (u64::from(logical) + u64::from(piece.count.max(1))) * block;
+            Ok((piece.at.is_none() || piece.is_unwritten, end.min(range.end)))
+        })
+    }
+
     /// Whether bytes of a regular file have their blocks.
     ///
     /// # Errors

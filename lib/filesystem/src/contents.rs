@@ -118,6 +118,11 @@ impl Chunk {
         self.pages.get_mut(position)?.as_mut()
     }
 
+    /// Whether nothing has used a page, or there is none.
+    fn is_hole(&self, position: usize) -> bool {
+        self.get(position).is_none() || self.unused & 1 << position != 0
+    }
+
     /// Puts a page at a position.
     fn put(&mut self, position: usize, page: Page) -> Result<(), Error> {
         if position >= self.pages.len() {
@@ -230,6 +235,15 @@ fn offer_copy(
     (piece.len(), sink(piece).min(piece.len()))
 }
 
+/// Neighbouring bytes of a file that are all in a hole, or of which none is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// They are zeros that take no memory, or pages that only an allocation has made.
+    pub is_hole: bool,
+    /// The place behind them. The next bytes may be of the same kind.
+    pub end: u64,
+}
+
 /// Position at which a write begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteFrom {
@@ -324,6 +338,29 @@ impl FileContents {
         };
         let partial = self.chunks.get(last).map_or(0, |chunk| chunk.pages.iter().take(within).flatten().count());
         of_backing + (self.count - whole - partial) as u64
+    }
+
+    /// Returns the bytes from a place on, at most to the end of the file, as far as a look at one chunk tells.
+    pub(crate) fn stretch(&self, from: u64) -> Stretch {
+        let of_backing = (self.backing.len() as u64).next_multiple_of(PAGE);
+        let (is_hole, end) = if from < of_backing {
+            (false, of_backing)
+        } else {
+            let (number, position) = place(from / PAGE);
+            let (begin, next) = (number * CHUNK as u64, (number + 1) * CHUNK as u64);
+            match self.chunks.get(number) {
+                Some(chunk) => {
+                    let is_hole = chunk.is_hole(position);
+                    let other = (position + 1..CHUNK).find(|other| chunk.is_hole(*other) != is_hole);
+                    (is_hole, other.map_or(next, |other| begin + other as u64).saturating_mul(PAGE))
+                }
+                None => {
+                    let next = self.chunks.first_from(number);
+                    (true, next.map_or(u64::MAX, |next| (next * CHUNK as u64).saturating_mul(PAGE)))
+                }
+            }
+        };
+        Stretch { is_hole, end: end.min(self.length) }
     }
 
     /// Frees all pages, large files' pages later; refunds those that are freed at once.
@@ -974,6 +1011,17 @@ mod tests {
                 prop_assert_eq!(indexes(&contents).count(), contents.count);
                 prop_assert!(indexes(&contents).all(|index| index * PAGE < contents.length.max(allocated)));
             }
+            // Holes are zeros, and nothing that is none is left out.
+            let (mut at, mut pages) = (0, 0);
+            while at < contents.length() {
+                let Stretch { is_hole, end } = contents.stretch(at);
+                prop_assert!(end > at && end <= contents.length());
+                prop_assert!(!is_hole || model[at as usize..end as usize].iter().all(|byte| *byte == 0));
+                prop_assert!(end == contents.length() || end % PAGE == 0);
+                pages += if is_hole { 0 } else { (end - at).div_ceil(PAGE) };
+                at = end;
+            }
+            prop_assert!(pages <= contents.pages());
             prop_assert_eq!(read(&contents, 0, usize::MAX), model);
             contents.free(&quota, &remains);
             while remains.free_one() {}
@@ -1000,6 +1048,29 @@ mod tests {
         sealed.add_seals(seal::GROW | seal::WRITE).unwrap();
         assert_eq!(sealed.allocate(&quota, None, 0), Err(Error::NotPermitted));
         assert_eq!(sealed.punch(&quota, None, 0, 1), Err(Error::NotPermitted));
+    }
+
+    #[test]
+    fn pages_that_an_allocation_has_made_are_a_hole_until_they_are_used() {
+        let quota = Quota::new(1 << 30);
+        let mut contents = FileContents::new(b"archive");
+        let stretch = |is_hole, end| Stretch { is_hole, end };
+        assert_eq!(contents.stretch(3), stretch(false, 7));
+        for (page, length) in [(6, 1), (1 << 40, 1)] {
+            let at = page * PAGE;
+            let written = contents.write_with(&quota, None, WriteFrom::Offset(at), length, source(b"x"));
+            assert_eq!(written, Ok((at, 1)));
+        }
+        for index in 2..5 {
+            contents.allocate(&quota, None, index).unwrap();
+        }
+        assert_eq!(contents.stretch(0), stretch(false, PAGE));
+        assert_eq!(contents.stretch(PAGE + 5), stretch(true, 2 * PAGE), "one chunk");
+        assert_eq!(contents.stretch(2 * PAGE), stretch(true, 4 * PAGE));
+        assert_eq!(contents.stretch(6 * PAGE), stretch(false, 7 * PAGE));
+        assert_eq!(contents.stretch(7 * PAGE), stretch(true, 8 * PAGE));
+        assert_eq!(contents.stretch(8 * PAGE), stretch(true, (1 << 40) * PAGE));
+        assert_eq!(contents.stretch((1 << 40) * PAGE), stretch(false, (1 << 40) * PAGE + 1));
     }
 
     #[test]

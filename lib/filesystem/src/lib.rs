@@ -60,7 +60,7 @@ mod walk;
 mod watch;
 mod writers;
 
-pub use contents::{CommonPages, MAX_FILE_LENGTH, PAGE_SIZE, seal};
+pub use contents::{CommonPages, MAX_FILE_LENGTH, PAGE_SIZE, Stretch, seal};
 pub use error::Error;
 pub use node::{Base, DeviceNumber, DirectoryEntry, FileKind, Meeting, MeetingPlace, Metadata, Node, Part, Timestamp};
 pub use open::{Access, Contents, Creation, Expect, OpenFile, OpenOptions, SeekFrom, Writes};

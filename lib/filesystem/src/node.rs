@@ -5,7 +5,7 @@ use core::any::Any;
 use core::fmt;
 use core::ops::ControlFlow;
 
-use crate::contents::{CommonPages, FileContents, MAX_FILE_LENGTH, PAGE_SIZE, WriteFrom};
+use crate::contents::{CommonPages, FileContents, MAX_FILE_LENGTH, PAGE_SIZE, Stretch, WriteFrom};
 use crate::error::Error;
 use crate::quota::Owner;
 use crate::rights::{self, Ownership, Subject};
@@ -583,6 +583,19 @@ impl Node {
         let reached = content.file_mut()?.punch(&self.shared.quota, owner, from, to)?;
         inode.touch(now);
         Ok(reached)
+    }
+
+    /// Returns the bytes of a regular file from a place before its end on, as far as a short look tells, and whether
+    /// they are in a hole; `None` if the file ends there.
+    ///
+    /// # Errors
+    /// As [`Node::read_at`].
+    #[doc(alias = "SEEK_DATA")]
+    #[doc(alias = "SEEK_HOLE")]
+    pub fn stretch(&self, from: u64) -> Result<Option<Stretch>, Error> {
+        let content = self.shared.inode(self.index).shared();
+        let file = content.file()?;
+        Ok((from < file.length()).then(|| file.stretch(from)))
     }
 
     /// Returns the memory of the file's common pages, which programs can map; without any it is made by `make`, under

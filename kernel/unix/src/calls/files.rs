@@ -28,7 +28,7 @@ use crate::files::mounts::{self, Arrived, Halt, Node, Opened, Path, PathOfPlace,
 use crate::files::stored::{Stored, status_of};
 use crate::files::tree::{errno_of, made_by, now};
 use crate::files::volume::file::VolumeFile;
-use crate::files::volume::{self, AttributeChange, VolumeAnswer, VolumeNode, VolumeRequest};
+use crate::files::volume::{self, AttributeChange, Sought, VolumeAnswer, VolumeNode, VolumeRequest};
 use crate::files::{devices, disk, owners, pipe, remains};
 use crate::network::interfaces;
 use crate::process::identity::{self, Whom};
@@ -1289,7 +1289,48 @@ async fn make_pages(process: &Arc<Process>, node: &filesystem::Node, pages: Rang
 /// Performs `lseek`.
 #[inline(never)]
 pub(super) fn seek(call: Call<'_>) -> Decoding {
-    call.file(0)?.object().seek(call.word(1) as i64, call.unsigned(2)).map(Into::into)
+    let file = call.file(0)?;
+    match call.unsigned(2) {
+        types::SEEK_DATA if file.is_regular() => seek_bytes(&call, file, Sought::Data),
+        types::SEEK_HOLE if file.is_regular() => seek_bytes(&call, file, Sought::Hole),
+        whence => file.object().seek(call.word(1) as i64, whence).map(Into::into),
+    }
+}
+
+/// Moves the position of a regular file to the next byte that is in a hole or in none, in steps.
+#[cold]
+fn seek_bytes(call: &Call<'_>, file: Arc<OpenFile>, sought: Sought) -> Decoding {
+    /// Stretches of a step.
+    const STRETCHES: usize = 16;
+    let from = u64::try_from(call.word(1) as i64).map_err(|_| Errno::ENXIO)?;
+    let moved = |file: &OpenFile, to: u64| file.object().seek(to as i64, types::SEEK_SET);
+    if let Some(node) = on_volume(&file) {
+        let (process, request) = (call.process(), VolumeRequest::Find(node.clone(), from, sought));
+        let submission = node.volume().submit_for(process.whom(), (&process.account, process.id), request)?;
+        return Ok(kept_steps(call.number, async move {
+            let VolumeAnswer::Place(place) = submission.answer().await? else { return Err(Errno::EIO) };
+            moved(&file, place)
+        }));
+    }
+    // Those of generated files are not known.
+    let place = place_of(&file).ok().filter(|place| place.node.stored().is_some()).ok_or(Errno::EINVAL)?;
+    let process = call.process().clone();
+    Ok(kept_steps(call.number, async move {
+        let node = place.node.stored().ok_or(Errno::EINVAL)?;
+        let mut at = from;
+        for number in 1.. {
+            match node.stretch(at).map_err(errno_of)? {
+                None if at > from && sought == Sought::Hole => break,
+                None => return Err(Errno::ENXIO),
+                Some(stretch) if stretch.is_hole == (sought == Sought::Hole) => break,
+                Some(stretch) => at = stretch.end,
+            }
+            if number % STRETCHES == 0 {
+                steps::pause(&process).await;
+            }
+        }
+        moved(&file, at)
+    }))
 }
 
 /// Performs `getdents64`.
@@ -1358,6 +1399,80 @@ mod tests {
         let file = open(program, name, flag::RDWR | flag::CREAT).unwrap();
         program.write_to(file, text).unwrap();
         program.close(file).unwrap();
+    }
+
+    #[test]
+    fn holes_are_found_in_files_in_memory_and_on_a_volume() {
+        use crate::files::volume::tests::in_memory_and_on_a_volume;
+        use abi_unix::types::protection;
+
+        const PAGE: usize = filesystem::PAGE_SIZE;
+        const SHARED: usize = 1;
+        const POPULATE: usize = 0x8000;
+
+        fn check(program: &mut Program) {
+            let file = open(program, "/tmp/volume/sparse", types::open::CREAT | types::open::RDWR).unwrap();
+            let seek = |program: &mut Program, at: usize, whence: u32| {
+                program.call(SystemCall::Seek, [file, at, whence as usize])
+            };
+            let data = |program: &mut Program, at| seek(program, at, types::SEEK_DATA);
+            let hole = |program: &mut Program, at| seek(program, at, types::SEEK_HOLE);
+            for at in [0, 1, usize::MAX] {
+                assert_eq!((data(program, at), hole(program, at)), (Err(Errno::ENXIO), Err(Errno::ENXIO)));
+            }
+            assert_eq!(seek(program, 0, 5), Err(Errno::EINVAL));
+            let byte = program.store(b"x");
+            for at in [3 * PAGE + 5, 200 * PAGE] {
+                assert_eq!(program.call(SystemCall::WriteAt, [file, byte, 1, at]), Ok(1));
+            }
+            let end = 200 * PAGE + 1;
+            assert_eq!((data(program, 7), hole(program, 7)), (Ok(3 * PAGE), Ok(7)));
+            assert_eq!((data(program, 3 * PAGE + 9), hole(program, 3 * PAGE + 9)), (Ok(3 * PAGE + 9), Ok(4 * PAGE)));
+            assert_eq!((data(program, 4 * PAGE), hole(program, 200 * PAGE)), (Ok(200 * PAGE), Ok(end)));
+            assert_eq!(seek(program, 0, types::SEEK_CUR), Ok(end), "the position is there");
+            assert_eq!((data(program, end), hole(program, end)), (Err(Errno::ENXIO), Err(Errno::ENXIO)));
+            assert_eq!(seek(program, 0, types::SEEK_CUR), Ok(end));
+            // Room that is reserved has no bytes, and a part that was freed has none any more.
+            let allocate = |program: &mut Program, mode: u32, at: usize, length: usize| {
+                program.call(SystemCall::Allocate, [file, mode as usize, at, length])
+            };
+            assert_eq!(allocate(program, 0, 10 * PAGE, 100 * PAGE), Ok(0));
+            assert_eq!((data(program, 4 * PAGE), hole(program, 10 * PAGE)), (Ok(200 * PAGE), Ok(10 * PAGE)));
+            assert_eq!(allocate(program, allocation::PUNCH_HOLE | allocation::KEEP_SIZE, 0, 150 * PAGE), Ok(0));
+            assert_eq!((data(program, 0), hole(program, 3 * PAGE)), (Ok(200 * PAGE), Ok(3 * PAGE)));
+            // A store to a hole makes bytes, before the file is written too.
+            let access = (protection::READ | protection::WRITE) as usize;
+            let place =
+                program.call(SystemCall::Map, [0, 2 * PAGE, access, SHARED | POPULATE, file, 20 * PAGE]).unwrap();
+            program.write(place + PAGE + 8, b"stored");
+            // The page before has memory because it is mapped, and may be called data.
+            assert!([20 * PAGE, 21 * PAGE].contains(&data(program, 0).unwrap()));
+            assert_eq!((data(program, 21 * PAGE), hole(program, 21 * PAGE)), (Ok(21 * PAGE), Ok(22 * PAGE)));
+            program.call(SystemCall::Unmap, [place, 2 * PAGE]).unwrap();
+            program.call(SystemCall::Synchronise, [file]).unwrap();
+            assert_eq!((data(program, 21 * PAGE), hole(program, 21 * PAGE)), (Ok(21 * PAGE), Ok(22 * PAGE)));
+            // Nothing but a hole is left.
+            assert_eq!(program.call(SystemCall::Truncate, [file, 20 * PAGE]), Ok(0));
+            assert_eq!((data(program, 0), hole(program, 5)), (Err(Errno::ENXIO), Ok(5)));
+            program.close(file).unwrap();
+            assert_eq!(unlink(program, "/tmp/volume/sparse", 0), Ok(0));
+        }
+
+        in_memory_and_on_a_volume(check);
+    }
+
+    #[test]
+    fn files_without_stored_bytes_have_no_holes() {
+        run(|program| {
+            for (name, error) in [("/proc/meminfo", Errno::EINVAL), ("/tmp", Errno::EINVAL)] {
+                let file = open(program, name, 0).unwrap();
+                for whence in [types::SEEK_DATA, types::SEEK_HOLE] {
+                    assert_eq!(program.call(SystemCall::Seek, [file, 0, whence as usize]), Err(error), "{name}");
+                }
+            }
+            let (reader, _) = program.pipe(0);
+            assert_eq!(program.call(SystemCall::Seek, [reader, 0, 3]), Err(Errno::ESPIPE));
+        });
     }
 
     #[test]

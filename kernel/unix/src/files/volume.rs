@@ -154,6 +154,8 @@ pub(crate) enum VolumeRequest {
     Truncate(VolumeNode, u64),
     /// Change a part of a file.
     ChangeRange(VolumeNode, Range<u64>, RangeChange),
+    /// Find the next byte of a file from a place on that is in a hole, or one that is in none.
+    Find(VolumeNode, u64, Sought),
     /// Change attributes.
     Change(VolumeNode, AttributeChange),
     /// List names from a place on, which may be known exactly.
@@ -174,6 +176,15 @@ pub(crate) enum VolumeRequest {
     Remount(Access),
     /// Unmount it.
     Unmount,
+}
+
+/// A byte that `lseek` seeks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sought {
+    /// One that is in no hole (`SEEK_DATA`).
+    Data,
+    /// One that is in a hole (`SEEK_HOLE`). The end of a file is one.
+    Hole,
 }
 
 /// A change of a file's attributes that a process wishes. Whether it may is decided when it is made.
@@ -244,6 +255,7 @@ impl VolumeRequest {
             | OpenBytes { node, .. }
             | Truncate(node, _)
             | ChangeRange(node, ..)
+            | Find(node, ..)
             | Change(node, _)
             | SetAttribute { node, .. }
             | GetAttribute(node, _)
@@ -273,6 +285,8 @@ pub(crate) enum VolumeAnswer {
         end: u64,
     },
     Entries(Vec<Entry>),
+    /// A place of a file.
+    Place(u64),
     /// The volume was mounted.
     Mounted(Arc<MountedVolume>),
 }
@@ -1110,6 +1124,7 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
                 node.tell(event::MODIFIED);
                 Ok(VolumeAnswer::Done)
             }
+            VolumeRequest::Find(node, from, sought) => self.find(node, *from, *sought).map(VolumeAnswer::Place),
             VolumeRequest::Change(node, change) => {
                 // As the file is now: another process may have changed it after the request.
                 let what = change.event();
@@ -1433,6 +1448,31 @@ impl<'a, W: WaitsOnStack> Desk<'a, W> {
             self.pause();
         }
         Ok(())
+    }
+
+    /// Finds the next byte of a file from a place on that is in a hole, or one that is in none. `ENXIO` behind the end,
+    /// and behind the last byte that is in none.
+    fn find(&mut self, node: &VolumeNode, from: u64, sought: Sought) -> Result<u64, Errno> {
+        let mut at = from;
+        loop {
+            let size = node.size();
+            if at >= size {
+                return if from < size && sought == Sought::Hole { Ok(size) } else { Err(Errno::ENXIO) };
+            }
+            let volume = self.volume.as_mut().ok_or(Errno::EIO)?;
+            let (mut is_hole, mut end) = volume.stretch(node.number(), at..size)?;
+            if is_hole {
+                // Programs may have stored to its pages.
+                let unit = PAGE_SIZE as u64;
+                let (is_changed, behind) = node.0.pages.lock().unwritten(at / unit..end.div_ceil(unit));
+                (is_hole, end) = (!is_changed, end.min(behind * unit));
+            }
+            if is_hole == (sought == Sought::Hole) {
+                return Ok(at);
+            }
+            at = end;
+            self.pause();
+        }
     }
 
     /// Brings the pages in memory to the state after bytes of the file have become zeros.

@@ -119,6 +119,15 @@ impl<W: WaitsOnStack> Backing<'_, W> {
         }
     }
 
+    /// Whether bytes of a file are in a hole, and the place up to which that is so at least. Of a folder of the host
+    /// none is known to be.
+    pub(super) fn stretch(&mut self, inode: u32, range: Range<u64>) -> Result<(bool, u64), Errno> {
+        match self {
+            Backing::Ext4(volume) => volume.stretch(inode, range).map_err(errno_of),
+            Backing::Host(_) => Ok((false, range.end)),
+        }
+    }
+
     /// Lists the names of extended attributes, of which a folder of the host has none.
     pub(super) fn extended_attributes(&mut self, inode: u32) -> Result<Vec<u8>, Errno> {
         match self {

@@ -498,6 +498,33 @@ impl CachedPages {
         Some(piece)
     }
 
+    /// Whether the first of these pages was changed or perhaps stored to, and the page up to which that is so: as far
+    /// as a look at some groups tells.
+    pub(super) fn unwritten(&self, pages: Range<u64>) -> (bool, u64) {
+        if self.changed == 0 && self.stored == 0 {
+            return (false, pages.end);
+        }
+        let of_group = |group: u64| self.marks.get(group).map_or(0, |marks| marks.changed | marks.stored);
+        let (mut group, bit) = (pages.start / GROUP, pages.start % GROUP);
+        let rest = of_group(group) >> bit;
+        let is_changed = rest & 1 != 0;
+        let same = u64::from(if is_changed { rest.trailing_ones() } else { rest.trailing_zeros() });
+        if same < GROUP - bit {
+            return (is_changed, pages.end.min(pages.start + same));
+        }
+        for _ in 0..GROUPS_AT_A_TIME {
+            let next = if is_changed { None } else { self.marks.first_from(group + 1) };
+            let Some(next) = next.filter(|next| next * GROUP < pages.end) else { break };
+            group = next;
+            if of_group(group) != 0 {
+                let first = group * GROUP + u64::from(of_group(group).trailing_zeros());
+                return (false, pages.end.min(first));
+            }
+        }
+        let is_end = !is_changed && self.marks.first_from(group + 1).is_none_or(|next| next * GROUP >= pages.end);
+        (is_changed, if is_end { pages.end } else { pages.end.min((group + 1) * GROUP) })
+    }
+
     fn unchanged(&mut self, count: usize) {
         self.changed -= count;
         CHANGED.fetch_sub(count, Ordering::Relaxed);
