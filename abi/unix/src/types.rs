@@ -721,6 +721,8 @@ pub mod mounting {
     pub const TMPFS_MAGIC: u64 = 0x0102_1994;
     /// Number of proc.
     pub const PROC_MAGIC: u64 = 0x9fa0;
+    /// Number of the file system with queues of messages.
+    pub const MQUEUE_MAGIC: u64 = 0x1980_0202;
     /// Number of ext4.
     pub const EXT4_MAGIC: u64 = 0xef53;
     /// `magic` of a folder of the host, by 9P.

@@ -104,6 +104,9 @@ async fn begin(line: &str, path: &str, arguments: Vec<Vec<u8>>) -> Result<(), St
             mounted.map_err(|error| format!("cannot mount /proc: {error}"))?;
         }
     }
+    if let Err(error) = mounts::mount_at_start("/dev/mqueue", AtStart::Queues).await {
+        platform::println!("cannot mount /dev/mqueue: {error}");
+    }
     if let Err(error) = mounts::mount_host_at_start().await {
         // A machine that starts can be mended.
         println!("the host's folder is not mounted at {}: {error}", host_folder::PLACE_AT_START);

@@ -66,6 +66,7 @@ pub use node::{Base, DeviceNumber, DirectoryEntry, FileKind, Meeting, MeetingPla
 pub use open::{Access, Contents, Creation, Expect, OpenFile, OpenOptions, SeekFrom, Writes};
 pub use populate::PopulateError;
 pub use quota::{Maker, Owner};
+pub use table::{MakeObject, Object};
 pub use tree::{Filesystem, PathSoFar, RenameSoFar, Replacement, SpecialFile, Usage};
 pub use walk::{
     Departure, LastComponent, LastLink, MAX_NAME_LENGTH, MAX_PATH_LENGTH, MAX_SYMBOLIC_LINKS, MAX_WAY_LENGTH, WayOn,

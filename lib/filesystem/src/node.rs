@@ -9,7 +9,7 @@ use crate::contents::{CommonPages, FileContents, MAX_FILE_LENGTH, PAGE_SIZE, Str
 use crate::error::Error;
 use crate::quota::Owner;
 use crate::rights::{self, Ownership, Subject};
-use crate::table::{Content, Held, INODE_COST, ROOT, Shared};
+use crate::table::{Content, Held, INODE_COST, Object, ROOT, Shared};
 use crate::watch::event;
 
 /// Kind of a file.
@@ -299,6 +299,7 @@ impl Node {
                 Content::SymbolicLink(target) => (inode.links(), target.len() as u64, target.len() as u64, None),
                 Content::CharacterDevice(device) | Content::BlockDevice(device) => (inode.links(), 0, 0, Some(*device)),
                 Content::Fifo(_) | Content::Socket => (inode.links(), 0, 0, None),
+                Content::Object(_, length) => (inode.links(), *length, 0, None),
                 Content::Vacant => (0, 0, 0, None),
             }
         };
@@ -332,6 +333,16 @@ impl Node {
     pub fn block_device(&self) -> Option<DeviceNumber> {
         match &*self.shared.inode(self.index).shared() {
             Content::BlockDevice(device) => Some(*device),
+            _ => None,
+        }
+    }
+
+    /// Returns the object that has the form of this file, if it was made by [`make_object`].
+    ///
+    /// [`make_object`]: crate::Filesystem::make_object
+    pub fn object(&self) -> Option<Object> {
+        match &*self.shared.inode(self.index).shared() {
+            Content::Object(object, _) => Some(Arc::clone(object)),
             _ => None,
         }
     }
@@ -509,7 +520,11 @@ impl Node {
     pub fn truncate(&self, length: u64, now: Timestamp) -> Result<(), Error> {
         let inode = self.shared.inode(self.index);
         let mut content = inode.exclusive();
-        content.file_mut()?.truncate(&self.shared.quota, &self.shared.remains, length)?;
+        match &mut *content {
+            // It has no bytes, and is said to have others.
+            Content::Object(_, said) if length <= MAX_FILE_LENGTH => *said = length,
+            content => content.file_mut()?.truncate(&self.shared.quota, &self.shared.remains, length)?,
+        }
         inode.touch(now);
         drop(content);
         self.tell(event::MODIFIED);
@@ -594,6 +609,9 @@ impl Node {
     #[doc(alias = "SEEK_HOLE")]
     pub fn stretch(&self, from: u64) -> Result<Option<Stretch>, Error> {
         let content = self.shared.inode(self.index).shared();
+        if let Content::Object(_, length) = &*content {
+            return Ok((from < *length).then_some(Stretch { is_hole: false, end: *length }));
+        }
         let file = content.file()?;
         Ok((from < file.length()).then(|| file.stretch(from)))
     }

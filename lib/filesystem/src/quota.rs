@@ -5,6 +5,7 @@
 //! reach it too.
 
 use alloc::sync::Arc;
+use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
@@ -13,7 +14,7 @@ use crate::node::Timestamp;
 /// An account charged beside the whole tree: to the tree's user, a process.
 #[doc(alias = "cgroup")]
 #[doc(alias = "memcg")]
-pub trait Owner: Send + Sync {
+pub trait Owner: Any + Send + Sync {
     /// Charges `bytes`; returns `false` at the account's limit.
     fn charge(&self, bytes: u64) -> bool;
 

@@ -34,6 +34,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::any::Any;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use spin::{Mutex, Once, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -87,12 +88,21 @@ pub(crate) enum Content {
     /// A FIFO, with the value in which its openings meet, while there are any.
     Fifo(MeetingPlace),
     Socket,
+    /// An object of the kernel that has the form of a regular file of this length.
+    Object(Object, u64),
 }
+
+/// An object of the kernel that has a name.
+pub type Object = Arc<dyn Any + Send + Sync>;
+
+/// Makes an object for a name that a user makes as that of a regular file, with the length that the file is said to
+/// have. The owner pays for it.
+pub type MakeObject = fn(Option<&Arc<dyn Owner>>) -> Result<(Object, u64), Error>;
 
 impl Content {
     pub(crate) fn kind(&self) -> FileKind {
         match self {
-            Content::Vacant | Content::File(_) => FileKind::Regular,
+            Content::Vacant | Content::File(_) | Content::Object(..) => FileKind::Regular,
             Content::Directory(_) => FileKind::Directory,
             Content::SymbolicLink(_) => FileKind::SymbolicLink,
             Content::CharacterDevice(_) => FileKind::CharacterDevice,
@@ -139,7 +149,7 @@ impl Content {
             Content::SymbolicLink(target) => target.len() as u64,
             // A directory is empty when it is freed.
             Content::Vacant | Content::Directory(_) | Content::Fifo(_) | Content::Socket => 0,
-            Content::CharacterDevice(_) | Content::BlockDevice(_) => 0,
+            Content::CharacterDevice(_) | Content::BlockDevice(_) | Content::Object(..) => 0,
         }
     }
 }
@@ -345,6 +355,8 @@ pub(crate) struct Shared {
     pub(crate) rename: Mutex<Renames>,
     /// Whether its root covers a directory of another tree, so that `..` and `/` lead out of it.
     pub(crate) is_below: bool,
+    /// Makes the objects of a tree that has names of objects alone.
+    pub(crate) objects: Once<MakeObject>,
     /// Work of one walk, in components. Relaxed: it says nothing about other memory.
     pub(crate) work_of_a_step: AtomicUsize,
     /// Number of changes under way and of files that are open for writing, or [`READ_ONLY`].
@@ -369,6 +381,11 @@ const EMPTY: usize = size_of::<Shared>()
     + BLOCK * size_of::<Inode>();
 
 impl Shared {
+    /// Fails with [`Error::NotPermitted`] for a tree that has objects alone.
+    pub(crate) fn permit_other_than_objects(&self) -> Result<(), Error> {
+        if self.objects.get().is_some() { Err(Error::NotPermitted) } else { Ok(()) }
+    }
+
     pub(crate) fn new(
         limit: u64,
         remains: Arc<Remains>,
@@ -383,6 +400,7 @@ impl Shared {
             remains,
             rename: Mutex::new(Renames::default()),
             is_below,
+            objects: Once::new(),
             work_of_a_step: AtomicUsize::new(usize::MAX),
             writers: AtomicU32::new(0),
             watched: AtomicU32::new(0),

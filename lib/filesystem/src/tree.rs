@@ -17,7 +17,7 @@ use crate::memory;
 use crate::node::{Base, DeviceNumber, FileKind, MeetingPlace, Node, Timestamp};
 use crate::quota::{Maker, Owner};
 use crate::rights::{self, Ownership, Subject, WRITE};
-use crate::table::{Attributes, Content, Held, Inode, ROOT, Shared};
+use crate::table::{Attributes, Content, Held, Inode, MakeObject, Object, ROOT, Shared};
 use crate::walk::{
     Begin, Last, LastComponent, LastLink, MAX_PATH_LENGTH, Position, WayOn, resolve, resolve_noting, walk, walk_noting,
 };
@@ -76,6 +76,7 @@ pub(crate) enum Recipe<'target> {
     Directory,
     SymbolicLink(&'target [u8]),
     Special(SpecialFile),
+    Object(Object, u64),
 }
 
 impl Recipe<'_> {
@@ -88,6 +89,7 @@ impl Recipe<'_> {
             Recipe::Special(SpecialFile::BlockDevice(device)) => Content::BlockDevice(*device),
             Recipe::Special(SpecialFile::Fifo) => Content::Fifo(MeetingPlace::default()),
             Recipe::Special(SpecialFile::Socket) => Content::Socket,
+            Recipe::Object(object, length) => Content::Object(Arc::clone(object), *length),
         })
     }
 }
@@ -272,6 +274,28 @@ impl Filesystem {
         self.make(base.into(), path, Recipe::Special(special), permissions, by.into())
     }
 
+    /// Makes a name for an object, which has the form of a regular file of this length but is none: it cannot be read
+    /// or written here ([`Node::object`]). It lasts as long as the file.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`], [`Error::NoSpace`].
+    pub fn make_object<'a>(
+        &self,
+        base: impl Into<Base<'a>>,
+        path: &[u8],
+        (object, length): (Object, u64),
+        permissions: u16,
+        by: impl Into<Maker<'a>>,
+    ) -> Result<Node, Error> {
+        self.make(base.into(), path, Recipe::Object(object, length), permissions, by.into())
+    }
+
+    /// Lets the tree have names of objects alone from now on: a regular file that is made is an object of `make`, no
+    /// other file is made, no name is changed, and none is added ([`Error::NotPermitted`]).
+    pub fn has_objects_alone(&self, make: MakeObject) {
+        self.shared.objects.call_once(|| make);
+    }
+
     /// Makes a regular file whose contents are `backing` until it is written to.
     ///
     /// # Errors
@@ -352,6 +376,7 @@ impl Filesystem {
         let Maker { now, owner } = by;
         let position = walk(self.begin(base)?, path, LastComponent::Name)?;
         let name = new_name(&position, false)?;
+        self.shared.permit_other_than_objects()?;
         let inode = position.directory.inode();
         let mut content = inode.exclusive();
         let directory = content.directory_mut()?;
@@ -516,6 +541,7 @@ impl Filesystem {
         if target.is_some_and(|target| target.0 == source.0) {
             return Ok(());
         }
+        self.shared.permit_other_than_objects()?;
         let is_covered = |file: (u32, FileKind)| self.shared.inode(file.0).is_covered();
         if is_covered(source) || target.is_some_and(is_covered) {
             return Err(Error::Busy);
@@ -847,7 +873,11 @@ pub(crate) fn create<'shared>(
 ) -> Result<Held<'shared>, Error> {
     let Maker { now, owner } = by;
     let shared = parent.shared;
-    let content = recipe.content()?;
+    let content = match (shared.objects.get(), recipe) {
+        (None, _) | (_, Recipe::Object(..)) => recipe.content()?,
+        (Some(make), Recipe::File(_)) => make(owner).map(|(object, length)| Content::Object(object, length))?,
+        (Some(_), _) => return Err(Error::NotPermitted),
+    };
     let kind = content.kind();
     let inode = parent.inode();
     let mut guard = inode.exclusive();

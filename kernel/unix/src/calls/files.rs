@@ -1008,8 +1008,8 @@ pub(super) fn synchronise(call: Call<'_>) -> Decoding {
         }));
     }
     let place = place_of(&file).map_err(|_| Errno::EINVAL)?;
-    place.node.stored().filter(|node| node.kind() != FileKind::Fifo).ok_or(Errno::EINVAL)?;
-    Ok(0.into())
+    let node = place.node.stored().filter(|node| node.kind() != FileKind::Fifo).ok_or(Errno::EINVAL)?;
+    if node.object().is_some() { Err(Errno::EINVAL) } else { Ok(0.into()) }
 }
 
 /// Performs `sync`.
@@ -1221,7 +1221,8 @@ pub(super) fn allocate(call: Call<'_>) -> Decoding {
         return submitted(&call, node, VolumeRequest::ChangeRange(node.clone(), offset..end, change));
     }
     // As tmpfs of Linux, files in memory have no other zeros than those of holes.
-    if place.node.stored().is_none() || matches!(change, RangeChange::Zero(_)) {
+    let has_bytes = place.node.stored().is_some_and(|node| node.object().is_none());
+    if !has_bytes || matches!(change, RangeChange::Zero(_)) {
         return Err(Errno::EOPNOTSUPP);
     }
     let makes_pages = change != RangeChange::Punch;
@@ -1449,7 +1450,7 @@ mod tests {
             assert!([20 * PAGE, 21 * PAGE].contains(&data(program, 0).unwrap()));
             assert_eq!((data(program, 21 * PAGE), hole(program, 21 * PAGE)), (Ok(21 * PAGE), Ok(22 * PAGE)));
             program.call(SystemCall::Unmap, [place, 2 * PAGE]).unwrap();
-            program.call(SystemCall::Synchronise, [file]).unwrap();
+            program.call(SystemCall::SynchroniseFile, [file]).unwrap();
             assert_eq!((data(program, 21 * PAGE), hole(program, 21 * PAGE)), (Ok(21 * PAGE), Ok(22 * PAGE)));
             // Nothing but a hole is left.
             assert_eq!(program.call(SystemCall::Truncate, [file, 20 * PAGE]), Ok(0));

@@ -95,7 +95,7 @@ pub(super) fn control(call: Call<'_>, command: LockCommand) -> Decoding {
     let waits = command.does == Does::Wait;
     let file = match holder {
         // The lock goes with any descriptor of this file, also one that another thread closes from now on.
-        Holder::Process(number) => process.descriptors.lock().get_to_lock(descriptor, number)?,
+        Holder::Process(number) => process.descriptors.lock().get_until_closed(descriptor, number)?,
         Holder::OpenFile(_) => {
             file.will_lock();
             file

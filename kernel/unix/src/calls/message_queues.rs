@@ -15,7 +15,6 @@ use crate::calls::call::{Call, Decoding, kept};
 use crate::calls::files::permissions_of_new;
 use crate::files::file::{self, OpenFile};
 use crate::files::message_queue::{self, Act, Notice, Opening, QueueFile, QueueTransfer};
-use crate::process::table;
 use crate::process::user::{UserBuffer, read_time};
 use crate::time;
 use crate::time::limit::TimeLimit;
@@ -126,11 +125,9 @@ pub(super) fn notify(call: Call<'_>) -> Decoding {
             Some(Notice { process: own.0, started: own.1, signal })
         }
     };
-    let file = call.file(0)?;
+    let file = process.descriptors.lock().get_until_closed(call.descriptor(0)?, process.id)?;
     let queue = file.as_kind::<QueueFile>().ok_or(Errno::EBADF)?;
-    queue.forget_notice_unless(|notice| {
-        table::find(notice.process).is_some_and(|process| process.started == notice.started)
-    });
+    queue.forget_notice_unless(message_queue::has_process);
     queue.notify(own, notice)?;
     Ok(0.into())
 }
@@ -158,9 +155,11 @@ pub(super) fn attributes(call: Call<'_>) -> Decoding {
 mod tests {
     use ::signals::code;
     use abi_unix::SystemCall;
+    use abi_unix::authority::{Capability, CapabilitySet, Held};
     use abi_unix::types::TimeSpec;
 
     use super::*;
+    use crate::process::{authority, table};
     use crate::testing::{Program, SIGNAL_HANDLER, run};
 
     const NEW: usize = (flag::CREAT | flag::EXCL | flag::RDWR) as usize;
@@ -261,8 +260,101 @@ mod tests {
             assert_eq!(send(program, pipe, b"x", 0), Err(Errno::EBADF));
             assert_eq!(program.call(SystemCall::QueueAttributes, [pipe, 0, 0]), Err(Errno::EBADF));
             assert_eq!(program.call(SystemCall::QueueNotify, [pipe, 0]), Err(Errno::EBADF));
-            assert_eq!(program.read_from(queue, 8), Err(Errno::EINVAL));
+            assert_eq!(program.write_to(queue, b"text"), Err(Errno::EINVAL));
             assert_eq!(remove(program, b"x\0"), Ok(0));
+        });
+    }
+
+    /// The names are those of files, by which queues are looked at, opened and removed.
+    #[test]
+    fn queues_are_files_of_a_file_system() {
+        run(|program| {
+            let (kind, at) = (program.store(b"mqueue\0"), program.store(b"/tmp/queues\0"));
+            let here = types::AT_FDCWD as usize;
+            let held = Held::of(CapabilitySet::only(Capability::Administration));
+            authority::give(&table::find(1).unwrap(), &program.process(), held).unwrap();
+            program.call(SystemCall::MakeDirectory, [here, at, 0o755]).unwrap();
+            program.call(SystemCall::Mount, [kind, at, kind, 0, 0]).unwrap();
+            let queue = make(program, b"seen\0", NEW | NONBLOCK, (4, 16)).unwrap();
+            send(program, queue, b"seven b", 1).unwrap();
+            let path = program.store(b"/tmp/queues/seen\0");
+            let opened = program.call(SystemCall::Open, [here, path, flag::RDWR as usize | NONBLOCK, 0]).unwrap();
+            let text = |process: usize, signal: usize| {
+                std::format!("QSIZE:{:<10} NOTIFY:{:<5} SIGNO:{signal:<5} NOTIFY_PID:{process:<6}\n", 7, 0).into_bytes()
+            };
+            assert_eq!(program.read_from(opened, 100), Ok(text(0, 0)));
+            assert_eq!(program.read_from(opened, 100), Ok(Vec::new()), "its end");
+            let event = Notification { value: 0, signal: USR1 as u32, kind: Notification::SIGNAL, thread: 0 };
+            let event = program.store(&event.to_bytes());
+            program.call(SystemCall::QueueNotify, [opened, event]).unwrap();
+            let own = program.process().id as usize;
+            program.call(SystemCall::Seek, [opened, 0, 0]).unwrap();
+            assert_eq!(program.read_from(opened, 100), Ok(text(own, USR1)));
+            assert_eq!(receive(program, opened, 16), Ok((b"seven b".to_vec(), 1)), "it is the queue");
+            assert_eq!(program.call(SystemCall::QueueNotify, [opened, event]), Err(Errno::EBUSY));
+            // Any descriptor of the queue that the process closes ends it, and that of another process does not.
+            let child = program.spawn(|program| {
+                let path = program.store(b"/tmp/queues/seen\0");
+                let file = program.call(SystemCall::Open, [types::AT_FDCWD as usize, path, 0, 0]).unwrap();
+                program.close(file).unwrap();
+            });
+            let child = child.unwrap();
+            assert_eq!(program.wait_for(child), Ok((child, 0)));
+            assert_eq!(program.call(SystemCall::QueueNotify, [opened, event]), Err(Errno::EBUSY));
+            let another = make(program, b"seen\0", flag::RDONLY as usize, (0, 0)).unwrap();
+            program.close(another).unwrap();
+            assert_eq!(program.call(SystemCall::QueueNotify, [opened, event]), Ok(0));
+            assert_eq!(program.call(SystemCall::QueueNotify, [opened, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::SynchroniseFile, [opened]), Err(Errno::EINVAL));
+            assert_eq!(program.call(SystemCall::Allocate, [opened, 0, 0, 1]), Err(Errno::EOPNOTSUPP));
+            // Attributes are a file's, and the calls obey them.
+            let status = program.place(128);
+            program.call(SystemCall::Status, [queue, status]).unwrap();
+            assert_eq!(
+                (program.read_u32(status + 16), program.read_u64(status + 48)),
+                (types::mode::REGULAR | 0o600, 80)
+            );
+            program.call(SystemCall::ChangeMode, [queue, 0o640]).unwrap();
+            program.call(SystemCall::Status, [opened, status]).unwrap();
+            assert_eq!(program.read_u32(status + 16), types::mode::REGULAR | 0o640);
+            // Its length can be changed, and says nothing.
+            assert_eq!(program.call(SystemCall::Seek, [opened, 0, types::SEEK_END as usize]), Ok(80));
+            assert_eq!(program.call(SystemCall::Seek, [opened, 5, types::SEEK_HOLE as usize]), Ok(80));
+            assert_eq!(program.call(SystemCall::Seek, [opened, 80, types::SEEK_DATA as usize]), Err(Errno::ENXIO));
+            assert_eq!(program.call(SystemCall::Truncate, [opened, 5]), Ok(0));
+            assert_eq!(program.call(SystemCall::Seek, [opened, 0, types::SEEK_END as usize]), Ok(5));
+            assert_eq!(program.call(SystemCall::ReadAt, [opened, status, 100, 0]), Ok(text(0, 0).len()));
+            // A file that is made is a queue with the usual attributes.
+            let other = program.store(b"/tmp/queues/other\0");
+            let created = flag::CREAT | flag::EXCL | flag::RDWR;
+            let plain = program.call(SystemCall::Open, [here, other, created as usize, 0o600]).unwrap();
+            assert_eq!(program.call(SystemCall::Open, [here, other, created as usize, 0o600]), Err(Errno::EEXIST));
+            assert_eq!(program.call(SystemCall::QueueAttributes, [plain, 0, status]), Ok(0));
+            let usual = [0, number::DEFAULT_MESSAGES as u64, number::DEFAULT_SIZE as u64, 0];
+            assert_eq!([0, 8, 16, 24].map(|at| program.read_u64(status + at)), usual);
+            let same = make(program, b"other\0", flag::RDWR as usize, (0, 0)).unwrap();
+            send(program, same, b"x", 0).unwrap();
+            assert_eq!(receive(program, plain, number::DEFAULT_SIZE), Ok((b"x".to_vec(), 0)));
+            program.close(same).unwrap();
+            program.close(plain).unwrap();
+            assert_eq!(program.call(SystemCall::Unlink, [here, other, 0]), Ok(0));
+            // Nothing else is there.
+            assert_eq!(program.call(SystemCall::Rename, [here, path, here, path, 0]), Ok(0));
+            let pipe = (types::mode::PIPE | 0o600) as usize;
+            assert_eq!(program.call(SystemCall::MakeNode, [here, other, pipe, 0]), Err(Errno::EPERM));
+            assert_eq!(program.call(SystemCall::SymbolicLink, [path, here, other]), Err(Errno::EPERM));
+            assert_eq!(program.call(SystemCall::MakeDirectory, [here, other, 0o755]), Err(Errno::EPERM));
+            assert_eq!(program.call(SystemCall::Rename, [here, path, here, other, 0]), Err(Errno::EPERM));
+            assert_eq!(program.call(SystemCall::Link, [here, path, here, other, 0]), Err(Errno::EPERM));
+            assert_eq!(program.call(SystemCall::Unlink, [here, path, 0]), Ok(0));
+            assert_eq!(remove(program, b"seen\0"), Err(Errno::ENOENT));
+            assert_eq!(make(program, b"seen\0", flag::RDWR as usize, (4, 16)), Err(Errno::ENOENT));
+            assert_eq!(program.call(SystemCall::Unmount, [at, 0]), Err(Errno::EBUSY));
+            for file in [opened, queue] {
+                program.close(file).unwrap();
+            }
+            assert_eq!(program.call(SystemCall::Unmount, [at, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::Unlink, [here, at, 0x200]), Ok(0));
         });
     }
 

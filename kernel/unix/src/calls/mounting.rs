@@ -834,7 +834,7 @@ mod tests {
             let file = open(program, "/proc/mounts", 0).unwrap();
             let lines = String::from_utf8(program.read_from(file, 4096).unwrap()).unwrap();
             let paths: Vec<&str> = lines.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
-            assert_eq!(paths, ["/", "/proc", "/tmp/2", "/tmp/3"]);
+            assert_eq!(paths, ["/", "/proc", "/dev/mqueue", "/tmp/2", "/tmp/3"]);
             program.close(file).unwrap();
             for path in ["/tmp/2", "/tmp/3"] {
                 unmount(program, path, 0).unwrap();

@@ -14,6 +14,7 @@ use crate::files::file::{self, AcceptedConnection, Attempt, OpenFile};
 use crate::files::local_name::LONGEST_LOCAL_ADDRESS;
 use crate::files::locks;
 use crate::files::message::MessageSender;
+use crate::files::message_queue;
 use crate::process::accounts::{Account, Charge, MAXIMUM_DESCRIPTORS, Resource};
 use crate::process::user::{AddressOut, Caller};
 
@@ -38,8 +39,8 @@ struct TablePiece {
 }
 
 /// The file of a descriptor that was closed. Dropping it, when no lock is held, frees the locks that the process has on
-/// ranges of that file, whichever of its descriptors they were made with. If it is a socket that only messages may hold
-/// from now on, it is looked after ([`carriers`](crate::files::carriers)).
+/// ranges of that file, whichever of its descriptors they were made with, and ends its notice of messages. If it is a
+/// socket that only messages may hold from now on, it is looked after ([`carriers`](crate::files::carriers)).
 #[must_use]
 pub(crate) struct ClosedFile {
     file: Arc<OpenFile>,
@@ -68,6 +69,7 @@ impl Drop for ClosedFile {
     fn drop(&mut self) {
         if let Some(process) = self.locker {
             locks::process_has_closed(&self.file, process);
+            message_queue::process_has_closed(&self.file, process);
         }
     }
 }
@@ -81,7 +83,7 @@ pub(crate) struct Descriptors {
     lowest_free: usize,
     /// Sockets that were in messages have been closed.
     has_closed_sent: bool,
-    /// The process's number, once it has locked a range of a file.
+    /// The process's number, once it has locked a range of a file, or was told of messages to a queue.
     locker: Option<u32>,
     /// Charge for the entries.
     charge: Charge,
@@ -130,8 +132,9 @@ impl Descriptors {
         self.entry(descriptor).map(|entry| &entry.file).ok_or(Errno::EBADF)
     }
 
-    /// Returns the file behind a descriptor, a range of which this process is about to lock. `EBADF`.
-    pub(crate) fn get_to_lock(&mut self, descriptor: usize, process: u32) -> Result<Arc<OpenFile>, Errno> {
+    /// Returns the file behind a descriptor, of which this process is about to lock a range, or of whose messages it is
+    /// about to be told: until it closes a descriptor of it. `EBADF`.
+    pub(crate) fn get_until_closed(&mut self, descriptor: usize, process: u32) -> Result<Arc<OpenFile>, Errno> {
         let file = self.get(descriptor)?.clone();
         self.locker = Some(process);
         Ok(file)

@@ -10,6 +10,7 @@ use filesystem::{Access, DeviceNumber};
 
 use crate::files::disk_file::DiskFile;
 use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, status_of_device};
+use crate::files::message_queue::QueueFile;
 use crate::files::mounts::{self, Mount, Node, Place};
 use crate::files::pseudo_terminal::MasterFile;
 use crate::files::stored::Stored;
@@ -34,6 +35,9 @@ pub(crate) fn kind_of(
     let (device, disk) = (file.node().device(), file.node().block_device());
     if device.is_some() || disk.is_some() {
         mounts::require_devices(&mount)?;
+    }
+    if let Some(queue) = QueueFile::of_node(file.node(), &mount) {
+        return Ok(Box::new(queue));
     }
     if let Some(disk) = disk {
         return Ok(Box::new(DiskFile::open(disk, file.access(), place_of(file, mount))?));

@@ -4,25 +4,35 @@
 //! makes it (`Resource::Files`), so that no message fails for a lack of room that the queue has promised. Limits are
 //! low enough that every call is short: a queue has at most [`MOST_MESSAGES`](number::MOST_MESSAGES) messages.
 //!
-//! Rights are those of a file with the queue's owner and mode. Names are in a list of their own: no file system shows
-//! them.
+//! Queues have names in a file system of their own, which is mounted at `/dev/mqueue`: rights are those of its files,
+//! and are changed there, and a file that is read tells the state of its queue. A file that is made there is a queue
+//! with the usual attributes.
 
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::message_queue::{self as number, Attributes};
-use abi_unix::types::{Status, epoll as event, mode, open};
-use filesystem::Access;
-use filesystem::rights::{self, Ownership, READ, Subject, WRITE};
+use abi_unix::types::timer::Notification;
+use abi_unix::types::{SEEK_CUR, SEEK_END, SEEK_SET, Status, epoll as event, open};
+use filesystem::rights::{self, READ, WRITE};
+use filesystem::{Access, Error, LastLink, Object, Owner};
 use spin::Mutex;
 use waiters::Waiters;
 
-use crate::files::file::{FileOperations, OpenFile, status_of_anonymous};
+use crate::files::file::{Attempt, FileOperations, OpenFile};
+use crate::files::mounts::{self, Mount, Node, Place};
+use crate::files::stored::status_of;
+use crate::files::tree::{errno_of, made_by, now};
 use crate::process::accounts::{Account, Charge, Resource};
 use crate::process::identity;
+use crate::process::table;
 use crate::process::user::{Caller, UserBuffer};
 use crate::time::limit::TimeLimit;
 
@@ -58,18 +68,44 @@ struct QueueState {
 /// A queue.
 #[doc(alias = "mqueue_inode_info")]
 pub(crate) struct Queue {
-    ownership: Ownership,
     most: usize,
     size: usize,
     state: Mutex<QueueState>,
+    _place: PlaceAmongAll,
     _charge: Charge,
 }
 
 /// An open file of a queue.
-pub(crate) struct QueueFile(Arc<Queue>);
+pub(crate) struct QueueFile {
+    queue: Arc<Queue>,
+    place: Place,
+    /// Number of bytes of its text that were read.
+    position: Mutex<u64>,
+}
 
-/// The queues with names.
-static NAMES: Mutex<Vec<(Vec<u8>, Arc<Queue>)>> = Mutex::new(Vec::new());
+/// Length that a file of a queue is said to have, as on Linux.
+const LENGTH: u64 = 80;
+
+/// Number of queues. (Relaxed: it orders nothing.)
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The count of one queue.
+struct PlaceAmongAll;
+
+impl PlaceAmongAll {
+    /// Counts one more. `ENOSPC` if there are too many.
+    fn take() -> Result<PlaceAmongAll, Errno> {
+        let one_more = |count: usize| (count < number::MOST_QUEUES).then_some(count + 1);
+        let taken = COUNT.try_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.map(|_| PlaceAmongAll).map_err(|_| Errno::ENOSPC)
+    }
+}
+
+impl Drop for PlaceAmongAll {
+    fn drop(&mut self) {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// The choices of a process that opens a queue.
 pub(crate) struct Opening<'a> {
@@ -99,57 +135,58 @@ pub(crate) fn find_or_make(
 ) -> Result<(QueueFile, bool), Errno> {
     let whom = caller.whom();
     let subject = identity::subject(&whom);
-    let Opening { name, flags, .. } = *opening;
-    let creates = flags & open::CREAT != 0;
-    match find(name, flags) {
-        Ok(queue) => {
-            let permitted = rights::permits(subject, queue.ownership, wanted(access));
-            return if permitted { Ok((QueueFile(queue), false)) } else { Err(Errno::EACCES) };
+    let Opening { name, flags, permissions, .. } = *opening;
+    let (mount, root) = root_of_names()?;
+    loop {
+        match mount.tree().look_up(root.seen_by(subject), name, LastLink::Keep) {
+            Ok(_) if flags & open::CREAT != 0 && flags & open::EXCL != 0 => return Err(Errno::EEXIST),
+            Ok(node) => {
+                rights::permit(subject, node.ownership(), wanted(access)).map_err(errno_of)?;
+                // The root is the only other node.
+                return QueueFile::of_node(&node, mount).map(|file| (file, false)).ok_or(Errno::EACCES);
+            }
+            Err(Error::NotFound) if flags & open::CREAT != 0 => {}
+            Err(error) => return Err(errno_of(error)),
         }
-        Err(Errno::ENOENT) if creates => {}
-        Err(error) => return Err(error),
+        let account = caller.account();
+        let object = (Arc::new(Queue::new(account, opening.attributes)?) as Object, LENGTH);
+        let owner: Arc<dyn Owner> = account.clone();
+        match mount.tree().make_object(root.seen_by(subject), name, object, permissions, made_by(&owner)) {
+            Ok(node) => return QueueFile::of_node(&node, mount).map(|file| (file, true)).ok_or(Errno::EACCES),
+            // Another process was faster.
+            Err(Error::AlreadyExists) => {}
+            Err(error) => return Err(errno_of(error)),
+        }
     }
-    let queue = Arc::new(Queue::new(caller.account(), subject, opening)?);
-    let mut kept = Vec::new();
-    kept.try_reserve_exact(name.len()).map_err(|_| Errno::ENOMEM)?;
-    kept.extend_from_slice(name);
-    let mut names = NAMES.lock();
-    if names.iter().any(|(known, _)| known == name) {
-        // Another process was faster.
-        drop(names);
-        return find_or_make(caller, access, opening);
-    }
-    if names.len() == number::MOST_QUEUES {
-        return Err(Errno::ENOSPC);
-    }
-    names.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-    names.push((kept, queue.clone()));
-    Ok((QueueFile(queue), true))
 }
 
-fn find(name: &[u8], flags: u32) -> Result<Arc<Queue>, Errno> {
-    let names = NAMES.lock();
-    let (_, queue) = names.iter().find(|(known, _)| known == name).ok_or(Errno::ENOENT)?;
-    if flags & open::CREAT != 0 && flags & open::EXCL != 0 { Err(Errno::EEXIST) } else { Ok(queue.clone()) }
+/// Makes a queue with the usual attributes, for `open`.
+pub(crate) fn make_usual(owner: Option<&Arc<dyn Owner>>) -> Result<(Object, u64), Error> {
+    let account: Arc<dyn Any + Send + Sync> = owner.ok_or(Error::NotPermitted)?.clone();
+    let account = account.downcast::<Account>().map_err(|_| Error::NotPermitted)?;
+    let queue = Queue::new(&account, None).map_err(|error| match error {
+        Errno::ENOSPC => Error::NoSpace,
+        _ => Error::OutOfMemory,
+    })?;
+    Ok((Arc::new(queue), LENGTH))
+}
+
+/// Returns the mount with the names of queues, and its root.
+fn root_of_names() -> Result<(&'static Arc<Mount>, filesystem::Node), Errno> {
+    let mount = mounts::queues();
+    Ok((mount, mount.root().node.stored().ok_or(Errno::ENOENT)?.clone()))
 }
 
 /// Performs `mq_unlink`. `EPERM` for a user that does not own the queue.
 pub(crate) fn unlink(caller: &dyn Caller, name: &[u8]) -> Result<(), Errno> {
     let whom = caller.whom();
-    let removed = {
-        let mut names = NAMES.lock();
-        let at = names.iter().position(|(known, _)| known == name).ok_or(Errno::ENOENT)?;
-        rights::permit_owner(identity::subject(&whom), names[at].1.ownership).map_err(|_| Errno::EPERM)?;
-        names.swap_remove(at)
-    };
-    // Its messages are freed without the lock.
-    drop(removed);
-    Ok(())
+    let (mount, root) = root_of_names()?;
+    mount.tree().unlink(root.seen_by(identity::subject(&whom)), name, now()).map_err(errno_of)
 }
 
 impl Queue {
-    fn new(account: &Arc<Account>, subject: Option<&Subject>, opening: &Opening<'_>) -> Result<Queue, Errno> {
-        let (most, size) = match opening.attributes {
+    fn new(account: &Arc<Account>, attributes: Option<Attributes>) -> Result<Queue, Errno> {
+        let (most, size) = match attributes {
             None => (number::DEFAULT_MESSAGES, number::DEFAULT_SIZE),
             Some(Attributes { most, size, .. }) => {
                 let within = |value: i64, limit: usize| usize::try_from(value).ok().filter(|n| (1..=limit).contains(n));
@@ -162,17 +199,49 @@ impl Queue {
         messages.try_reserve_exact(most).map_err(|_| Errno::ENOMEM)?;
         let state =
             QueueState { messages, receivers: Waiters::new(), senders: Waiters::new(), waiting: 0, notice: None };
-        let (user, group) = subject.map_or((0, 0), |subject| (subject.user, subject.group));
-        let ownership = Ownership { user, group, permissions: opening.permissions };
-        Ok(Queue { ownership, most, size, state: Mutex::new(state), _charge: charge })
+        Ok(Queue { most, size, state: Mutex::new(state), _place: PlaceAmongAll::take()?, _charge: charge })
     }
 }
 
+/// Ends the notice of a process that has closed a descriptor of a queue.
+pub(crate) fn process_has_closed(file: &OpenFile, process: u32) {
+    if let Some(QueueFile { queue, .. }) = file.as_kind() {
+        let mut state = queue.state.lock();
+        if state.notice.is_some_and(|notice| notice.process == process) {
+            state.notice = None;
+        }
+    }
+}
+
+/// Whether the process of a notice lives.
+pub(crate) fn has_process(notice: Notice) -> bool {
+    table::find(notice.process).is_some_and(|process| process.started == notice.started)
+}
+
 impl QueueFile {
+    /// Opens the file of a queue; `None` if the node is none.
+    pub(crate) fn of_node(node: &filesystem::Node, mount: &Arc<Mount>) -> Option<QueueFile> {
+        let queue = node.object()?.downcast::<Queue>().ok()?;
+        let place = Place { node: Node::Stored(node.clone()), mount: mount.clone() };
+        Some(QueueFile { queue, place, position: Mutex::new(0) })
+    }
+
+    /// Returns the text that tells of the queue: its bytes, and the process that is told of a message.
+    fn text(&self) -> String {
+        let state = self.queue.state.lock();
+        let bytes: usize = state.messages.iter().map(|message| message.bytes.len()).sum();
+        let (kind, signal, process) = match state.notice {
+            None => (0, 0, 0),
+            Some(Notice { process, signal: Some((signal, _)), .. }) => (Notification::SIGNAL, signal, process),
+            Some(Notice { process, .. }) => (Notification::NONE, 0, process),
+        };
+        format!("QSIZE:{bytes:<10} NOTIFY:{kind:<5} SIGNO:{signal:<5} NOTIFY_PID:{process:<6}\n")
+    }
+
     /// Performs `mq_notify`: tells a process of the next message to the empty queue, or this one no more. `EBUSY` if
     /// one is told already.
     pub(crate) fn notify(&self, caller: (u32, u64), notice: Option<Notice>) -> Result<(), Errno> {
-        let mut state = self.0.state.lock();
+        let mut state = self.queue.state.lock();
         match notice {
             Some(_) if state.notice.is_some() => return Err(Errno::EBUSY),
             Some(notice) => state.notice = Some(notice),
@@ -186,11 +255,11 @@ impl QueueFile {
 
     /// Forgets the notice if its process is no more.
     pub(crate) fn forget_notice_unless(&self, lives: impl FnOnce(Notice) -> bool) {
-        let notice = self.0.state.lock().notice;
+        let notice = self.queue.state.lock().notice;
         if let Some(notice) = notice
             && !lives(notice)
         {
-            let mut state = self.0.state.lock();
+            let mut state = self.queue.state.lock();
             if state.notice == Some(notice) {
                 state.notice = None;
             }
@@ -200,34 +269,78 @@ impl QueueFile {
     /// Returns the attributes, with the flags of its open file.
     pub(crate) fn attributes(&self, is_non_blocking: bool) -> Attributes {
         let flags = if is_non_blocking { open::NONBLOCK.into() } else { 0 };
-        let present = self.0.state.lock().messages.len() as i64;
-        Attributes { flags, most: self.0.most as i64, size: self.0.size as i64, present }
+        let present = self.queue.state.lock().messages.len() as i64;
+        Attributes { flags, most: self.queue.most as i64, size: self.queue.size as i64, present }
     }
 }
 
 impl FileOperations for QueueFile {
     fn status(&self) -> Status {
-        let Ownership { user, group, permissions } = self.0.ownership;
-        Status { mode: mode::REGULAR | u32::from(permissions), user, group, ..status_of_anonymous() }
+        status_of(&self.place)
+    }
+
+    fn place(&self) -> Option<Place> {
+        Some(self.place.clone())
+    }
+
+    fn mount(&self) -> Option<&Arc<Mount>> {
+        Some(&self.place.mount)
+    }
+
+    fn length(&self) -> Option<u64> {
+        Some(self.place.node.stored()?.metadata().size)
+    }
+
+    fn truncate(&self, length: u64) -> Result<usize, Errno> {
+        self.place.node.stored().ok_or(Errno::EINVAL)?.truncate(length, now()).map(|()| 0).map_err(errno_of)
+    }
+
+    fn read(&self, caller: &dyn Caller, buffer: UserBuffer, _: Option<&Waker>) -> Attempt {
+        let mut position = self.position.lock();
+        let count = self.read_at(caller, buffer, *position)?;
+        *position += count as u64;
+        Poll::Ready(Ok(count))
+    }
+
+    fn read_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
+        self.forget_notice_unless(has_process);
+        let text = self.text();
+        let rest = usize::try_from(offset).ok().and_then(|offset| text.as_bytes().get(offset..)).unwrap_or_default();
+        let part = &rest[..rest.len().min(buffer.len())];
+        caller.copy_out(buffer.address(), part)?;
+        Ok(part.len())
+    }
+
+    fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
+        let mut position = self.position.lock();
+        let from = match whence {
+            SEEK_SET => 0,
+            SEEK_CUR => *position as i64,
+            SEEK_END => self.length().unwrap_or(LENGTH) as i64,
+            _ => return Err(Errno::EINVAL),
+        };
+        let to = from.checked_add(offset).and_then(|to| u64::try_from(to).ok()).ok_or(Errno::EINVAL)?;
+        *position = to;
+        Ok(to as usize)
     }
 
     fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {
-        let mut state = self.0.state.lock();
+        let mut state = self.queue.state.lock();
         if let Some(waker) = waker {
             state.receivers.register(waker).map_err(|_| Errno::ENOMEM)?;
             state.senders.register(waker).map_err(|_| Errno::ENOMEM)?;
         }
         let input = if state.messages.is_empty() { 0 } else { event::IN | event::RDNORM };
-        let output = if state.messages.len() < self.0.most { event::OUT | event::WRNORM } else { 0 };
+        let output = if state.messages.len() < self.queue.most { event::OUT | event::WRNORM } else { 0 };
         Ok(input | output)
     }
 
     fn forget_reader(&self, waker: &Waker) {
-        self.0.state.lock().receivers.forget(waker);
+        self.queue.state.lock().receivers.forget(waker);
     }
 
     fn forget_writer(&self, waker: &Waker) {
-        self.0.state.lock().senders.forget(waker);
+        self.queue.state.lock().senders.forget(waker);
     }
 }
 
@@ -260,7 +373,7 @@ impl QueueTransfer {
         act: Act,
         limit: TimeLimit,
     ) -> Result<QueueTransfer, Errno> {
-        let queue = file.as_kind::<QueueFile>().ok_or(Errno::EBADF)?.0.clone();
+        let queue = file.as_kind::<QueueFile>().ok_or(Errno::EBADF)?.queue.clone();
         let is_wrong = match act {
             Act::Send(_) => {
                 file.require_writable()?;

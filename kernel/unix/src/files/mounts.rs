@@ -49,6 +49,7 @@ use crate::files::disk;
 use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Walked};
 use crate::files::host_folder;
+use crate::files::message_queue;
 use crate::files::tree::{errno_of, made_by};
 use crate::files::volume::{
     MEMORY_OF_A_NODE, MountedVolume, PathOnVolume, Source, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission,
@@ -103,6 +104,9 @@ const TMPFS: Kind = Kind {
 /// Generated files that tell about processes and the machine.
 const PROC: Kind = Kind { name: b"proc", magic: mounting::PROC_MAGIC, make: None };
 
+/// Queues of messages by their names. All mounts of it show the same.
+const MQUEUE: Kind = Kind { name: b"mqueue", magic: mounting::MQUEUE_MAGIC, make: None };
+
 /// The nodes of devices, where they have a tree of their own. The machine mounts it; programs cannot.
 const DEVTMPFS: Kind = Kind { name: b"devtmpfs", magic: mounting::TMPFS_MAGIC, make: None };
 
@@ -113,7 +117,7 @@ const EXT4: Kind = Kind { name: b"ext4", magic: mounting::EXT4_MAGIC, make: None
 const HOST: Kind = Kind { name: b"9p", magic: mounting::HOST_MAGIC, make: None };
 
 /// The kinds of file systems.
-const KINDS: &[&Kind] = &[&TMPFS, &PROC, &EXT4, &HOST];
+const KINDS: &[&Kind] = &[&TMPFS, &PROC, &MQUEUE, &EXT4, &HOST];
 
 /// Returns the size of a tree for which none was chosen.
 pub(crate) fn default_size() -> u64 {
@@ -383,7 +387,7 @@ pub(crate) fn start(tree: Filesystem) -> Result<(), &'static str> {
     let mount = Mount::new(&TMPFS, Files::Stored(tree), (b"rootfs".to_vec(), None));
     let mount = mount.map_err(|_| "the table of mounts is not empty")?;
     TOP.call_once(|| mount);
-    Ok(())
+    begin_queues().map_err(|_| "there is no memory for the names of queues")
 }
 
 /// Returns the mount of the first file system.
@@ -492,7 +496,7 @@ impl Mount {
         }
         // Times of access are never updated.
         options.push_str(",noatime");
-        let size = self.files.tree.as_ref().map(|tree| tree.usage().limit / 1024);
+        let size = self.sized_tree().map(|tree| tree.usage().limit / 1024);
         let size = size.map_or_else(String::new, |size| format!(",size={size}k"));
         let kind = core::str::from_utf8(self.files.kind.name).unwrap_or_default();
         let mut line = Vec::new();
@@ -530,13 +534,18 @@ impl Mount {
         self.own_flags() | if self.files.are_read_only() { flag::READ_ONLY } else { 0 }
     }
 
+    /// Returns the tree with the bytes of its files; queues take room of their own.
+    fn sized_tree(&self) -> Option<&Filesystem> {
+        self.files.tree.as_ref().filter(|_| self.files.kind.name != MQUEUE.name)
+    }
+
     /// Returns the contents of `struct statfs`.
     pub(crate) fn statistics(&self) -> mounting::Statistics {
         if let Some(root) = &self.files.volume {
             return self.statistics_of(root.volume().usage());
         }
         let none = filesystem::Usage { limit: 0, used: 0, inodes: 0 };
-        let usage = self.files.tree.as_ref().map_or(none, Filesystem::usage);
+        let usage = self.sized_tree().map_or(none, Filesystem::usage);
         let pages = |bytes: u64| bytes / PAGE_SIZE as u64;
         let free = pages(usage.limit.saturating_sub(usage.used));
         mounting::Statistics {
@@ -1605,6 +1614,9 @@ pub(crate) fn mount(
         return Err(Errno::EBUSY);
     }
     let charge = charge_for(&at, &source, account)?;
+    if kind.name == MQUEUE.name {
+        return put(queues().beside(Some(charge))?, at, flags);
+    }
     let owner: Arc<dyn Owner> = account.clone();
     let tree = kind.make.map(|make| make(&options, &owner)).transpose().map_err(|error| match error {
         Error::NoSpace => Errno::ENOMEM,
@@ -1760,11 +1772,17 @@ impl Mount {
         // From here on the end of a volume is that of the files.
         let number = Number::take(&FILE_SYSTEMS)?;
         let files = Arc::new(MountedFiles { number, kind, tree, volume, source });
-        Mount::of(root, files, charge)
+        Mount::of(files, root, charge)
+    }
+
+    /// Makes another mount of its file system, which has no place yet. `ENOSPC` if there are too many.
+    fn beside(&self, charge: Option<Charge>) -> Result<Arc<Mount>, Errno> {
+        Mount::of(self.files.clone(), self.root.clone(), charge)
     }
 
     /// Makes a mount that shows these files from a root on, and has no place yet. `ENOSPC` if there are too many.
-    fn of(root: Node, files: Arc<MountedFiles>, charge: Option<Charge>) -> Result<Arc<Mount>, Errno> {
+    // The root is dropped before the files: a tree that is given up has no nodes.
+    fn of(files: Arc<MountedFiles>, root: Node, charge: Option<Charge>) -> Result<Arc<Mount>, Errno> {
         let number = Number::take(&MOUNTS)?;
         let (order, covers) = (AtomicU64::new(ORDER_OF_ROOT), Mutex::new(None));
         let (flags, writers) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -1806,6 +1824,25 @@ pub(crate) enum AtStart {
     Memory(u16),
     /// The tree of devices.
     Devices(Arc<Mount>),
+    /// Queues of messages.
+    Queues,
+}
+
+static QUEUES: Once<Arc<Mount>> = Once::new();
+
+/// Returns the mount by which the calls on queues of messages find them, which has no place.
+pub(crate) fn queues() -> &'static Arc<Mount> {
+    QUEUES.get().expect("the queues' mount is there before any process")
+}
+
+/// Makes the tree with the names of queues of messages. Every user makes queues in it.
+fn begin_queues() -> Result<(), Errno> {
+    let tree = top().tree().beside(default_size(), None).map_err(errno_of)?;
+    tree.has_objects_alone(message_queue::make_usual);
+    tree.root().set_permissions(0o1777, crate::files::tree::now());
+    let mount = Mount::new(&MQUEUE, Files::Stored(tree), (MQUEUE.name.to_vec(), None))?;
+    QUEUES.call_once(|| mount);
+    Ok(())
 }
 
 /// Makes a tree for the nodes of devices, which has no place yet.
@@ -1837,6 +1874,7 @@ pub(crate) async fn mount_at_start(path: &str, files: AtStart) -> Result<(), Err
             (make(&TMPFS, Files::Stored(tree))?, hardened)
         }
         AtStart::Devices(mount) => (mount, flag::NO_SET_USER),
+        AtStart::Queues => (queues().beside(None)?, hardened | flag::NO_EXECUTION),
     };
     put(mount, at, flags)
 }

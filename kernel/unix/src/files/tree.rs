@@ -99,7 +99,7 @@ pub(crate) fn start(archive: &'static [u8], device_tree: DeviceTree) -> Result<(
 /// Makes the nodes of devices in their directory; `None` if it is no stored file.
 fn make_devices(devices: &Place) -> Option<()> {
     let (tree, base) = (devices.mount.tree(), devices.node.stored()?);
-    for (name, permissions) in [("pts", 0o755), ("shm", 0o1777)] {
+    for (name, permissions) in [("pts", 0o755), ("shm", 0o1777), ("mqueue", 0o1777)] {
         let _ = tree.make_directory(base, name.as_bytes(), permissions, now());
     }
     for (name, target) in STANDARD_LINKS {

@@ -1002,7 +1002,10 @@ mod tests {
             assert!(read(program, "/proc/cpuinfo").starts_with("processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64"));
             assert!(read(program, "/proc/version").starts_with("COPS version "));
             assert!(read(program, "/proc/vmstat").lines().all(|line| line.split(' ').count() == 2));
-            assert_eq!(read(program, "/proc/filesystems"), "nodev\ttmpfs\nnodev\tproc\n\text4\nnodev\t9p\n");
+            assert_eq!(
+                read(program, "/proc/filesystems"),
+                "nodev\ttmpfs\nnodev\tproc\nnodev\tmqueue\n\text4\nnodev\t9p\n"
+            );
             assert_eq!(read(program, "/proc/sys/kernel/ostype"), "COPS\n");
             assert_eq!(read(program, "/proc/sys/kernel/hostname"), "cops\n");
             assert_eq!(read(program, "/proc/sys/vm/overcommit_memory"), "1\n");
@@ -1258,8 +1261,10 @@ mod tests {
             let mounts = read(program, "/proc/mounts");
             assert!(mounts.starts_with("rootfs / tmpfs rw,noatime,size="), "{mounts}");
             assert!(mounts.contains("\nproc /proc proc rw,nosuid,nodev,noexec,noatime 0 0\n"), "{mounts}");
+            let of_queues = "\nmqueue /dev/mqueue mqueue rw,nosuid,nodev,noexec,noatime 0 0\n";
+            assert!(mounts.contains(of_queues), "{mounts}");
             let lines = read(program, "/proc/self/mountinfo");
-            assert!(lines.contains(" 1 0:2 / /proc rw,nosuid,nodev,noexec,noatime - proc proc rw\n"), "{lines}");
+            assert!(lines.contains(" 1 0:3 / /proc rw,nosuid,nodev,noexec,noatime - proc proc rw\n"), "{lines}");
         });
     }
 

@@ -109,7 +109,7 @@ fn copy(mount: &Arc<Mount>, root: Node, at: &Place, account: &Arc<Account>) -> R
     let on_volume = |node: &Node| if matches!(node, Node::OnVolume(_)) { MEMORY_OF_A_NODE } else { 0 };
     let memory = size_of::<Mount>() + 64 + on_volume(&root) + on_volume(&at.node);
     let charge = account.charge(Resource::Memory, memory)?;
-    let copy = Mount::of(root, mount.files.clone(), Some(charge))?;
+    let copy = Mount::of(mount.files.clone(), root, Some(charge))?;
     copy.set_own_flags(mount.own_flags())?;
     Ok(copy)
 }
