@@ -795,7 +795,7 @@ impl Host {
             if self.changed(index, before.state, seen.state, cause, now) == Next::Gone {
                 return Next::Gone;
             }
-        } else if seen.unsent < before.unsent {
+        } else if seen.unsent < before.unsent || cause == Cause::Segment && is_kept_waiting(wire) {
             self.arm_timeouts(index, now);
         }
         self.schedule(index, now)
@@ -1388,6 +1388,13 @@ fn emit<T: TxToken>(
     let departure = wire.tcp_mut().send_planned(planned, time(now));
     course.depart(wire.tcp(), &departure, is_summed, token);
     true
+}
+
+/// Whether the other side of an open connection has no room for what waits to be sent. As long as it says so, it is not
+/// given up (RFC 9293, section 3.8.6.1).
+#[inline(always)]
+fn is_kept_waiting(wire: &Wire) -> bool {
+    wire.tcp().waits_for_window() && matches!(wire.tcp().state(), State::Established | State::CloseWait)
 }
 
 /// Returns the neighbour to which packets to this address go.

@@ -753,6 +753,57 @@ fn each_step_of_the_other_side_has_its_own_limit() {
     assert_eq!(net.in_silence(100 * SECOND, |net| net.client.connected(id).is_err()), Some(5 * SECOND));
 }
 
+/// RFC 9293, section 3.8.6.1: as long as it acknowledges the probes, a receiver may take its time.
+#[test]
+fn a_receiver_without_room_that_answers_is_waited_for() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let (client, server) = net.pair(listener);
+    let end = net.now + SECOND;
+    while net.now < end {
+        let _ = send(&mut net.client, client, &[7; 4000], net.now).unwrap();
+        net.pass(SECOND / 100);
+    }
+    assert!(net.client.unacknowledged(client).unwrap() > 0);
+    net.pass(3000 * SECOND);
+    assert!(!net.client.readiness(client).unwrap().failed);
+    // The bytes that waited arrive when there is room again.
+    let mut got = Vec::new();
+    let mut quiet = 0;
+    while quiet < 200 {
+        let before = got.len();
+        let _ = receive(&mut net.server, server, &mut got, net.now).unwrap();
+        quiet = if got.len() == before { quiet + 1 } else { 0 };
+        net.pass(SECOND);
+    }
+    assert_eq!(net.client.unacknowledged(client), Ok(0));
+    // A closed one is not: nobody would know that it is there.
+    let end = net.now + SECOND;
+    while net.now < end {
+        let _ = send(&mut net.client, client, &[7; 4000], net.now).unwrap();
+        net.pass(SECOND / 100);
+    }
+    net.client.close(client, net.now).unwrap();
+    net.pass(100 * SECOND);
+    assert_eq!(net.client.connection_counts(), (0, 0));
+}
+
+/// A receiver without room that falls silent is given up like any other.
+#[test]
+fn a_receiver_without_room_that_falls_silent_is_given_up() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 3);
+    let (client, _server) = net.pair(listener);
+    let end = net.now + SECOND;
+    while net.now < end {
+        let _ = send(&mut net.client, client, &[7; 4000], net.now).unwrap();
+        net.pass(SECOND / 100);
+    }
+    let failed = |net: &mut Net| net.client.readiness(client).unwrap().failed;
+    let took = net.in_silence(1000 * SECOND, failed).expect("it is given up");
+    assert!(took <= 300 * SECOND, "{took}");
+}
+
 #[test]
 fn the_limit_on_acknowledgements_begins_anew_with_each() {
     let mut net = impatient();

@@ -448,7 +448,6 @@ impl ControlBlock {
     pub fn input(&mut self, segment: &Segment<'_>, now: Time) -> Reaction {
         if let Some((interval, at)) = &mut self.keepalive {
             *at = now.saturating_add(*interval);
-            self.is_probing = false;
         }
         // The usual segment: the next one, with an acknowledgement of something that was sent, and nothing unusual on
         // either side.
@@ -532,6 +531,10 @@ impl ControlBlock {
         self.unacknowledged = number;
         if is_before(self.next, number) {
             self.next = number;
+        }
+        // Behind it by half of all numbers, it would seem to be ahead.
+        if is_before(self.lost_before, number) {
+            self.lost_before = number;
         }
         self.round_trip.has_answered();
         if let Some((end, sent)) = self.timed
@@ -881,7 +884,7 @@ impl ControlBlock {
     }
 
     /// Whether nothing is under way, although something is to be sent: the window is too small.
-    fn waits_for_window(&self) -> bool {
+    pub fn waits_for_window(&self) -> bool {
         self.next == self.unacknowledged && self.sends() && self.next != self.last_number()
     }
 
@@ -1165,7 +1168,8 @@ impl ControlBlock {
             Action::Data => self.send_data(planned.sequence, planned.length, false, now),
             Action::End => self.send_data(planned.sequence, planned.length, true, now),
             Action::Acknowledge => {
-                let was_late = self.early == 0 && !self.is_due && self.acknowledge_by <= now;
+                let is_new = self.expected != self.told;
+                let was_late = is_new && self.early == 0 && !self.is_due && self.acknowledge_by <= now;
                 let departure = self.departure(self.highest, flags::ACK, (0, 0));
                 if was_late {
                     // There was no answer. A sender with no more than this under way would wait each time.

@@ -265,6 +265,31 @@ fn one_loss_costs_no_timeout() {
     }
 }
 
+/// A loss behind more bytes than half of all numbers is no older than one behind few.
+#[test]
+fn a_loss_after_long_luck_is_mended_at_once() {
+    const LUCK: u64 = (1 << 31) + (1 << 22);
+    let mut pair = Pair::new([60_000; 2], [1 << 20; 2], Faults::default(), 9);
+    let (mut arrived, mut before) = (0, 0);
+    let mut last = pair.now;
+    while arrived < LUCK + (1 << 23) {
+        if arrived >= LUCK && pair.dropped.is_empty() && before < LUCK {
+            pair.dropped = vec![(0, pair.sent[0] + 20)];
+        }
+        before = arrived;
+        pair.ends[0].send(|room| room.len());
+        assert!(pair.step());
+        pair.ends[1].receive(|bytes| {
+            arrived += bytes.len() as u64;
+            bytes.len()
+        });
+        if arrived > before {
+            assert!(pair.now - last < 100_000, "{} us without a byte, after {before}", pair.now - last);
+            last = pair.now;
+        }
+    }
+}
+
 /// Two ends that have agreed on nothing.
 fn without_ranges(segments: [u16; 2], buffer: usize) -> Pair {
     let agreed = Agreed { segment_size: segments[0], scale: None, selective: false };
