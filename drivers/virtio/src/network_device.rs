@@ -15,6 +15,10 @@ const TRANSMIT: u32 = 1;
 
 /// Bytes of memory for each frame with its header; two in a page.
 const BUFFER: usize = 2048;
+/// Place of a frame in its buffer, behind the header of 10 or 12 bytes: two bytes behind a word, so that the packet
+/// behind the Ethernet header of 14 bytes begins with a word.
+const FRAME: usize = 18;
+const WORD: usize = size_of::<u64>();
 /// Number of frames that may arrive between two looks, and number that may be on their way out. Four more pages for
 /// each eight of these.
 const RECEIVE_BUFFERS: u16 = 256;
@@ -70,8 +74,9 @@ pub struct Network<R: Registers, M: Memory> {
     transmit: Queue<M>,
     transmit_memory: M,
     free: Vec<u16>,
-    /// Header and frame being written.
+    /// Header and frame being written, at their places in a buffer.
     departing: Vec<u8>,
+    /// Place of the header in a buffer.
     header: usize,
     address: [u8; 6],
     offload: Offload,
@@ -142,7 +147,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
             }
         };
         // The number of buffers at the end of the header exists since version 1.
-        let header = if agreed & feature::VERSION_1 != 0 { 12 } else { 10 };
+        let header = FRAME - if agreed & feature::VERSION_1 != 0 { 12 } else { 10 };
         let mut address = [0; 6];
         for (offset, byte) in address.iter_mut().enumerate() {
             *byte = transport.configuration(offset);
@@ -164,12 +169,12 @@ impl<R: Registers, M: Memory> Network<R, M> {
             counters: NetworkCounters::default(),
         };
         for buffer in 0..sizes.0 {
-            let at = device.receive_memory.physical_address() + u64::from(buffer) * BUFFER as u64;
-            device.receive.describe(buffer, at, BUFFER as u32, Direction::FromDevice);
+            let at = device.receive_memory.physical_address() + (usize::from(buffer) * BUFFER + header) as u64;
+            device.receive.describe(buffer, at, (BUFFER - header) as u32, Direction::FromDevice);
             device.receive.offer(buffer);
         }
         for buffer in 0..sizes.1 {
-            let at = device.transmit_memory.physical_address() + u64::from(buffer) * BUFFER as u64;
+            let at = device.transmit_memory.physical_address() + (usize::from(buffer) * BUFFER + header) as u64;
             device.transmit.describe(buffer, at, 0, Direction::ToDevice);
             device.free.push(buffer);
         }
@@ -264,7 +269,8 @@ impl<R: Registers, M: Memory> Network<R, M> {
             }
             match self.receive.take() {
                 Ok(Some(used)) => {
-                    let length = (used.length as usize).checked_sub(self.header).filter(|&length| length <= room.len());
+                    let length =
+                        (used.length as usize).checked_sub(FRAME - self.header).filter(|&length| length <= room.len());
                     // A frame that is too short or too long is dropped.
                     let Some(length) = length else {
                         self.offer(used.buffer);
@@ -299,7 +305,7 @@ impl<R: Registers, M: Memory> Network<R, M> {
 
     /// Copies the beginning of the frame in a buffer.
     pub(crate) fn read_frame(&self, buffer: u16, into: &mut [u8]) {
-        self.receive_memory.read(usize::from(buffer) * BUFFER + self.header, into);
+        self.receive_memory.read(usize::from(buffer) * BUFFER + FRAME, into);
     }
 
     /// Offers the buffer of a kept frame again.
@@ -340,21 +346,25 @@ impl<R: Registers, M: Memory> Network<R, M> {
     pub(crate) fn send<T>(&mut self, length: usize, fill: impl FnOnce(&mut [u8]) -> T) -> T {
         const NEEDS_CHECKSUM: u8 = 1;
         // The stack keeps to the device's largest frame; longer ones are cut off.
-        let end = self.header + length.min(LARGEST_FRAME);
-        let (header, frame) = self.departing[..end].split_at_mut(self.header);
-        header.fill(0);
+        let end = FRAME + length.min(LARGEST_FRAME);
+        let (before, frame) = self.departing[..end].split_at_mut(FRAME);
         let result = fill(frame);
-        if self.offload == Offload::Device
-            && let Some(request) = checksum::prepare(frame)
-        {
-            header[0] = NEEDS_CHECKSUM;
-            header[6..8].copy_from_slice(&request.start.to_le_bytes());
-            header[8..10].copy_from_slice(&request.offset.to_le_bytes());
+        // Without the feature the header always is zeros.
+        if self.offload == Offload::Device {
+            let header = &mut before[self.header..];
+            header.fill(0);
+            if let Some(request) = checksum::prepare(frame) {
+                header[0] = NEEDS_CHECKSUM;
+                header[6..8].copy_from_slice(&request.start.to_le_bytes());
+                header[8..10].copy_from_slice(&request.offset.to_le_bytes());
+            }
         }
         match self.free.pop() {
             Some(buffer) => {
-                self.transmit_memory.write(usize::from(buffer) * BUFFER, &self.departing[..end]);
-                self.transmit.set_length(buffer, end as u32);
+                // In whole words; the device is told of nothing before the header, and of nothing behind the frame.
+                let words = &self.departing[..end.next_multiple_of(WORD)];
+                self.transmit_memory.write(usize::from(buffer) * BUFFER, words);
+                self.transmit.set_length(buffer, (end - self.header) as u32);
                 self.transmit.offer(buffer);
                 self.counters.sent += 1;
             }

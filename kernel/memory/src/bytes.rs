@@ -215,12 +215,62 @@ unsafe fn copy_volatile(source: *const u8, destination: *mut u8, length: usize) 
     if (source.addr() | destination.addr() | length).is_multiple_of(WORD) {
         // SAFETY: as promised by the caller; both are aligned, and the length is of whole words.
         unsafe { copy_aligned(source.cast(), destination.cast(), length / WORD) };
+    } else if (source.addr() ^ destination.addr()).is_multiple_of(WORD) {
+        // SAFETY: as promised by the caller; both are aligned alike.
+        unsafe { copy_alike(source, destination, length) };
     } else if length < SHORT {
         // SAFETY: as promised by the caller.
         unsafe { copy_bytes(source, destination, length) };
     } else {
         // SAFETY: as promised by the caller.
         unsafe { copy_words(source, destination, length) };
+    }
+}
+
+/// Copies between places that are aligned alike: a frame and its copy, a few fields of a structure.
+///
+/// # Safety
+/// As for [`copy_volatile`], and both sides must have the same remainder of [`WORD`].
+#[inline(never)]
+unsafe fn copy_alike(mut source: *const u8, mut destination: *mut u8, mut length: usize) {
+    /// Copies one value, if that many bytes are left, and goes on behind it.
+    macro_rules! step {
+        ($value:ty) => {
+            // SAFETY: so many bytes are left on both sides, and the addresses are aligned to them: those with this bit
+            // set, or all lower ones and this one clear.
+            unsafe { destination.cast::<$value>().write_volatile(source.cast::<$value>().read_volatile()) };
+            source = source.wrapping_add(size_of::<$value>());
+            destination = destination.wrapping_add(size_of::<$value>());
+        };
+    }
+    // Up to an aligned word, or as far as the bytes go.
+    if destination.addr() & 1 != 0 && length >= 1 {
+        step!(u8);
+        length -= 1;
+    }
+    if destination.addr() & 2 != 0 && length >= 2 {
+        step!(u16);
+        length -= 2;
+    }
+    if destination.addr() & 4 != 0 && length >= 4 {
+        step!(u32);
+        length -= 4;
+    }
+    let whole = length / WORD * WORD;
+    // SAFETY: if a word is left, both sides are aligned, and the words are within both.
+    unsafe { copy_aligned(source.cast(), destination.cast(), length / WORD) };
+    source = source.wrapping_add(whole);
+    destination = destination.wrapping_add(whole);
+    // The rest is shorter than a word, and begins at an aligned one unless it is shorter than what was missing to it.
+    if length & 4 != 0 {
+        step!(u32);
+    }
+    if length & 2 != 0 {
+        step!(u16);
+    }
+    if length & 1 != 0 {
+        // SAFETY: the last byte of both sides.
+        unsafe { destination.write_volatile(source.read_volatile()) };
     }
 }
 
@@ -302,9 +352,8 @@ unsafe fn copy_bytes(source: *const u8, destination: *mut u8, length: usize) {
     }
 }
 
-/// Copies in whole aligned words, since RISC-V harts may trap on others.
-///
-/// When the two sides are aligned differently, aligned words are read, shifted together and written aligned:
+/// Copies between places that are aligned differently in whole aligned words, since RISC-V harts may trap on others:
+/// aligned words are read, shifted together and written aligned.
 ///
 /// ```text
 /// source      ....abcd efghijkl mnop....     two neighbouring aligned words give
@@ -312,7 +361,7 @@ unsafe fn copy_bytes(source: *const u8, destination: *mut u8, length: usize) {
 /// ```
 ///
 /// # Safety
-/// As for [`copy_volatile`], and `length` must be at least [`SHORT`].
+/// As for [`copy_volatile`], `length` must be at least [`SHORT`], and the two sides must be aligned differently.
 unsafe fn copy_words(mut source: *const u8, mut destination: *mut u8, mut length: usize) {
     // Up to the first aligned word of the destination, and one word more if the sides differ, so that the aligned word
     // that contains the next source byte lies wholly inside the source.
@@ -327,14 +376,7 @@ unsafe fn copy_words(mut source: *const u8, mut destination: *mut u8, mut length
     destination = destination.wrapping_add(head);
     length -= head;
 
-    if shifted == 0 {
-        let whole = length / WORD * WORD;
-        // SAFETY: both are aligned now, and the words are within both sides.
-        unsafe { copy_aligned(source.cast(), destination.cast(), length / WORD) };
-        source = source.wrapping_add(whole);
-        destination = destination.wrapping_add(whole);
-        length -= whole;
-    } else if length >= 2 * WORD {
+    if length >= 2 * WORD {
         let right = 8 * shifted as u32;
         let left = 64 - right;
         let mut aligned = source.wrapping_sub(shifted).cast::<u64>();

@@ -44,7 +44,9 @@ impl virtio::Memory for DmaBuffer {
 
     fn read(&self, offset: usize, into: &mut [u8]) {
         let count = self.0.read(offset, into);
-        into[count..].fill(0);
+        if count < into.len() {
+            into[count..].fill(0);
+        }
     }
 
     fn write(&self, offset: usize, from: &[u8]) {
