@@ -2034,31 +2034,61 @@ impl AddressSpace {
     /// See [`StringError`].
     #[doc(alias = "strncpy_from_user")]
     pub fn copy_in_string(&mut self, address: u64, limit: usize) -> Result<Vec<u8>, StringError> {
-        /// Bytes of the first piece, since most strings are short, and of the others.
-        const FIRST: usize = 64;
-        const OTHERS: usize = 512;
         let mut string = Vec::new();
-        let mut piece = [0; OTHERS];
+        // Most strings are short.
         let mut at = address;
-        loop {
-            // Up to the next multiple of the piece's size, so that a piece never crosses a page.
-            let size = if at == address { FIRST } else { OTHERS };
-            let length = size - (at % size as u64) as usize;
-            let piece = &mut piece[..length];
-            self.copy_in(at, piece)?;
-            // `contains` looks at a word at a time.
-            let end = if piece.contains(&0) { piece.iter().position(|&byte| byte == 0) } else { None };
-            let found = &piece[..end.unwrap_or(length)];
-            if string.len() + found.len() > limit {
-                return Err(StringError::TooLong);
-            }
-            string.try_reserve(found.len()).map_err(|_| Fault::OutOfMemory)?;
-            string.extend_from_slice(found);
-            if end.is_some() {
-                return Ok(string);
-            }
-            at += length as u64;
+        let mut goes_on = self.copy_in_piece(&mut at, limit, &mut string, Piece([1; 64]))?;
+        while goes_on {
+            goes_on = self.copy_in_piece(&mut at, limit, &mut string, Piece([1; 512]))?;
         }
+        Ok(string)
+    }
+
+    /// Copies a part of a string that lies in one page to the end of another string; returns whether it goes on.
+    #[inline(always)]
+    fn copy_in_piece<const SIZE: usize>(
+        &mut self,
+        at: &mut u64,
+        limit: usize,
+        string: &mut Vec<u8>,
+        mut piece: Piece<SIZE>,
+    ) -> Result<bool, StringError> {
+        // At the same offset in a word, which makes the copy one of words.
+        let start = (*at % size_of::<u64>() as u64) as usize;
+        let length = (SIZE - start).min((PAGE_SIZE - *at % PAGE_SIZE) as usize);
+        self.copy_in(*at, &mut piece.0[start..start + length])?;
+        let end = piece.first_zero();
+        let found = &piece.0[start..end.unwrap_or(start + length)];
+        if string.len() + found.len() > limit {
+            return Err(StringError::TooLong);
+        }
+        string.try_reserve(found.len()).map_err(|_| Fault::OutOfMemory)?;
+        string.extend_from_slice(found);
+        *at += length as u64;
+        Ok(end.is_none())
+    }
+}
+
+/// Room for a part of a string, without zeros where nothing was copied to.
+#[repr(align(8))]
+struct Piece<const SIZE: usize>([u8; SIZE]);
+
+impl<const SIZE: usize> Piece<SIZE> {
+    /// Returns the place of the first zero, which is looked for in a word at a time.
+    #[inline(always)]
+    fn first_zero(&self) -> Option<usize> {
+        const LOWEST: u64 = u64::MAX / 0xff;
+        const HIGHEST: u64 = LOWEST << 7;
+        let (words, _) = self.0.as_chunks();
+        for (index, word) in words.iter().enumerate() {
+            // A byte's highest bit is set by the subtraction and was clear: the lowest such byte is zero.
+            let word = u64::from_le_bytes(*word);
+            let zeros = word.wrapping_sub(LOWEST) & !word & HIGHEST;
+            if zeros != 0 {
+                return Some(size_of::<u64>() * index + zeros.trailing_zeros() as usize / 8);
+            }
+        }
+        None
     }
 }
 

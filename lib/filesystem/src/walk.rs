@@ -351,6 +351,10 @@ fn check(path: &[u8]) -> Result<(), Error> {
     if path.len() > MAX_WAY_LENGTH {
         return Err(Error::NameTooLong);
     }
+    // No link's target has a zero either.
+    if path.contains(&0) {
+        return Err(Error::InvalidArgument);
+    }
     Ok(())
 }
 
@@ -417,9 +421,6 @@ fn look_up<'shared>(directory: &Held<'shared>, name: &[u8]) -> Result<Option<Hel
     }
     if name.len() > MAX_NAME_LENGTH {
         return Err(Error::NameTooLong);
-    }
-    if name.contains(&0) {
-        return Err(Error::InvalidArgument);
     }
     // The entry is a link, and stays one while the lock is held.
     Ok(content.directory()?.find(name).map(|entry| Held::take(directory.shared, entry.inode, entry.kind)))

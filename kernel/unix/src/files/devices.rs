@@ -6,7 +6,7 @@ use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
 use abi_unix::types::{Status, epoll as event, open};
-use filesystem::{Access, DeviceNumber};
+use filesystem::{Access, DeviceNumber, FileKind};
 
 use crate::files::disk_file::DiskFile;
 use crate::files::file::{Attempt, FileOperations, Properties, Reads, Waits, status_of_device};
@@ -32,13 +32,14 @@ pub(crate) fn kind_of(
     mount: Arc<Mount>,
     file: filesystem::OpenFile,
 ) -> Result<Box<dyn FileOperations>, Errno> {
+    if !matches!(file.node().kind(), FileKind::CharacterDevice | FileKind::BlockDevice) {
+        return Ok(match QueueFile::of_node(file.node(), &mount) {
+            Some(queue) => Box::new(queue),
+            None => Box::new(Stored::new(file, mount)?),
+        });
+    }
+    mounts::require_devices(&mount)?;
     let (device, disk) = (file.node().device(), file.node().block_device());
-    if device.is_some() || disk.is_some() {
-        mounts::require_devices(&mount)?;
-    }
-    if let Some(queue) = QueueFile::of_node(file.node(), &mount) {
-        return Ok(Box::new(queue));
-    }
     if let Some(disk) = disk {
         return Ok(Box::new(DiskFile::open(disk, file.access(), place_of(file, mount))?));
     }

@@ -56,7 +56,11 @@ pub(crate) fn status_in(node: &Node, mount: &Mount) -> Status {
     if let Node::OnVolume(node) = node {
         return status_on_volume(node, mount);
     }
-    let metadata = node.metadata();
+    status_with(&node.metadata(), mount)
+}
+
+/// Returns the `struct stat` of a file with this metadata in this mount.
+fn status_with(metadata: &filesystem::Metadata, mount: &Mount) -> Status {
     let time =
         |stamp: filesystem::Timestamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds as i64 };
     Status {
@@ -186,7 +190,7 @@ impl FileOperations for Stored {
     }
 
     fn status(&self) -> Status {
-        status_in(&Node::Stored(self.file.node().clone()), &self.mount)
+        status_with(&self.file.node().metadata(), &self.mount)
     }
 
     fn memory_if_closed(&self, _: &Account) -> usize {
