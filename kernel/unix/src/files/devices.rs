@@ -43,20 +43,19 @@ pub(crate) fn kind_of(
     if let Some(disk) = disk {
         return Ok(Box::new(DiskFile::open(disk, file.access(), place_of(file, mount))?));
     }
-    Ok(match device {
-        None => Box::new(Stored::new(file, mount)?),
-        Some(NULL) => Box::new(Null(file.access())),
-        Some(ZERO) => Box::new(Zero { access: file.access(), is_full: false }),
-        Some(FULL) => Box::new(Zero { access: file.access(), is_full: true }),
-        Some(RANDOM) => Box::new(Random(file.access())),
+    Ok(match device.ok_or(Errno::ENXIO)? {
+        NULL => Box::new(Null(file.access())),
+        ZERO => Box::new(Zero { access: file.access(), is_full: false }),
+        FULL => Box::new(Zero { access: file.access(), is_full: true }),
+        RANDOM => Box::new(Random(file.access())),
         // It becomes no session's terminal by being opened, as on Linux.
-        Some(CONSOLE) => Box::new(TerminalFile::new(console::terminal().clone(), Some(place_of(file, mount)))?),
-        Some(TTY) => {
+        CONSOLE => Box::new(TerminalFile::new(console::terminal().clone(), Some(place_of(file, mount)))?),
+        TTY => {
             let terminal = job_control::terminal_of(process).ok_or(Errno::ENXIO)?;
             Box::new(TerminalFile::new(terminal, Some(place_of(file, mount)))?)
         }
-        Some(MULTIPLEXER) => Box::new(MasterFile::open(process, place_of(file, mount))?),
-        Some(DeviceNumber { major: SLAVES, minor }) => {
+        MULTIPLEXER => Box::new(MasterFile::open(process, place_of(file, mount))?),
+        DeviceNumber { major: SLAVES, minor } => {
             let controls = flags & open::NOCTTY == 0 && file.access() != Access::Write;
             let opened = pseudo_terminal::open_slave(minor, Some(place_of(file, mount)))?;
             if controls {
@@ -64,7 +63,7 @@ pub(crate) fn kind_of(
             }
             Box::new(opened)
         }
-        Some(_) => return Err(Errno::ENXIO),
+        _ => return Err(Errno::ENXIO),
     })
 }
 
