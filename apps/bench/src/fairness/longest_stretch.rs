@@ -545,6 +545,55 @@ fn allocations() -> Result<()> {
     call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0]).map(drop)
 }
 
+/// Seeks data and holes of a file with many pages: all there, all in holes, and every second one.
+fn holes() -> Result<()> {
+    use types::allocation::{KEEP_SIZE, PUNCH_HOLE};
+    let file = open(FILE, open::RDWR | open::CREAT)?;
+    let seek = |from: usize, whence: u32| call(SystemCall::Seek, [file, from, whence as usize, 0, 0, 0]);
+    call(SystemCall::Allocate, [file, 0, 0, LARGE, 0, 0])?;
+    expect(seek(0, types::SEEK_HOLE)?, 0)?;
+    expect(usize::from(seek(0, types::SEEK_DATA) == Err(Errno::ENXIO)), 1)?;
+    let bytes = vec![1u8; 1 << 20];
+    for at in (0..LARGE).step_by(bytes.len()) {
+        call(SystemCall::WriteAt, [file, bytes.as_ptr() as usize, bytes.len(), at, 0, 0])?;
+    }
+    expect(seek(0, types::SEEK_HOLE)?, LARGE)?;
+    for page in (0..LARGE).step_by(2 * PAGE) {
+        call(SystemCall::Allocate, [file, (KEEP_SIZE | PUNCH_HOLE) as usize, page, PAGE, 0, 0])?;
+        expect(seek(page, types::SEEK_DATA)?, page + PAGE)?;
+    }
+    call(SystemCall::Truncate, [file, 1 << 40, 0, 0, 0, 0])?;
+    expect(usize::from(seek(LARGE, types::SEEK_DATA) == Err(Errno::ENXIO)), 1)?;
+    call(SystemCall::Close, [file, 0, 0, 0, 0, 0])?;
+    call(SystemCall::Unlink, [HERE, path(FILE), 0, 0, 0, 0]).map(drop)
+}
+
+/// Reads the lists of this process's memory, which count its pages, with large regions and with thousands of small
+/// ones.
+fn counted_pages() -> Result<()> {
+    let read = || -> Result<()> {
+        let mut text = vec![0u8; 1 << 16];
+        for list in [c"/proc/self/maps", c"/proc/self/smaps", c"/proc/self/smaps_rollup", c"/proc/self/statm"] {
+            let list = open(list, open::RDONLY)?;
+            while call(SystemCall::Read, [list, text.as_mut_ptr() as usize, text.len(), 0, 0, 0])? > 0 {}
+            call(SystemCall::Close, [list, 0, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    };
+    let empty = map(1 << 35, mapping::ANONYMOUS | mapping::NORESERVE, 0)?;
+    let full = map(LARGE, mapping::ANONYMOUS, 0)?;
+    for page in (full..full + LARGE).step_by(PAGE) {
+        call(SystemCall::GetRandom, [page, 1, 0, 0, 0, 0])?;
+    }
+    read()?;
+    for page in (full..full + LARGE).step_by(2 * PAGE) {
+        call(SystemCall::Protect, [page, PAGE, protection::READ as usize, 0, 0, 0])?;
+    }
+    read()?;
+    call(SystemCall::Unmap, [full, LARGE, 0, 0, 0, 0])?;
+    call(SystemCall::Unmap, [empty, 1 << 35, 0, 0, 0, 0]).map(drop)
+}
+
 /// Threads and files of a process that waits for signals.
 const THREADS: usize = 4000;
 const SIGNAL_FILES: usize = 4000;
@@ -1107,6 +1156,8 @@ const DRIVES: &[Drive] = &[
     ("relays", relays),
     ("splices", splices),
     ("allocations", allocations),
+    ("holes", holes),
+    ("counted_pages", counted_pages),
     ("messages", messages),
     ("local_names", local_names),
     ("file_events", file_events),

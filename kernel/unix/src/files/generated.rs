@@ -327,6 +327,9 @@ const LONGEST_SETTING: usize = 256;
 /// Charge for the text of an open file: a page, and the record that exceeds it.
 const TEXT: usize = 4 * PAGE;
 
+/// Bytes of a record that count as one of the [`ENTRIES`](steps::ENTRIES) of a step.
+const BYTES_OF_AN_ENTRY: usize = 128;
+
 /// An open file that is generated.
 pub(crate) struct Generated {
     entry: Entry,
@@ -394,7 +397,8 @@ impl Generated {
         while reading.start + (reading.text.len() as u64) < at.saturating_add(wanted) && left > 0 {
             let Some(cursor) = reading.next else { break };
             let (record, next) = source().record(self.entry, cursor)?;
-            left -= 1;
+            // Records with much text are made of many lines.
+            left = left.saturating_sub(1 + record.len() / BYTES_OF_AN_ENTRY);
             let end = reading.start + reading.text.len() as u64;
             if end <= at {
                 // Nothing before it is wanted any more.

@@ -838,10 +838,33 @@ impl CountingPlace {
     }
 }
 
+/// Adds a line with a name in 16 columns and a number in eight. A region has some twenty of them, of which each takes a
+/// twentieth of the instructions that the general formatting takes.
+fn push_kilobytes(text: &mut String, name: &str, kilobytes: u64) {
+    const BLANKS: &str = "                        ";
+    let mut digits = [0; 20];
+    let (mut first, mut rest) = (digits.len(), kilobytes);
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let digits = &digits[first..];
+    let blanks = 15_usize.saturating_sub(name.len()) + 8_usize.saturating_sub(digits.len());
+    text.push_str(name);
+    text.push(':');
+    text.push_str(&BLANKS[..blanks]);
+    digits.iter().for_each(|&digit| text.push(char::from(digit)));
+    text.push_str(" kB\n");
+}
+
 /// Returns the lines for so many pages, of which these are anonymous.
 fn lines_of_pages(pages: u32, anonymous: u32) -> String {
     let common = pages.saturating_sub(anonymous);
-    let mut text = String::new();
+    let mut text = String::with_capacity(1024);
     for (name, pages) in [
         ("Rss", pages),
         ("Pss", pages),
@@ -863,7 +886,7 @@ fn lines_of_pages(pages: u32, anonymous: u32) -> String {
         ("SwapPss", 0),
         ("Locked", 0),
     ] {
-        let _ = writeln!(text, "{:<16}{:>8} kB", format!("{name}:"), u64::from(pages) * (PAGE_SIZE / 1024) as u64);
+        push_kilobytes(&mut text, name, u64::from(pages) * (PAGE_SIZE / 1024) as u64);
     }
     text
 }
@@ -886,7 +909,7 @@ fn counted_regions(process: &Arc<Process>, cursor: u64) -> Made {
     for (name, bytes) in
         [("Size", end - start), ("KernelPageSize", PAGE_SIZE as u64), ("MMUPageSize", PAGE_SIZE as u64)]
     {
-        let _ = writeln!(text, "{:<16}{:>8} kB", format!("{name}:"), bytes / 1024);
+        push_kilobytes(&mut text, name, bytes / 1024);
     }
     text.push_str(&lines_of_pages(pages, if is_common { 0 } else { pages }));
     let access = match region.protection {
