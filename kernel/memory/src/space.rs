@@ -1837,20 +1837,21 @@ impl AddressSpace {
     #[cold]
     #[inline(never)]
     fn page_slowly(&mut self, page: u64, access: Access) -> Result<*mut u8, Fault> {
-        let address = match self.table.resolve(page, access) {
-            Some(address) => address,
-            None => {
+        let present = match self.table.present(page) {
+            Some(present) if present.permits(access) => present,
+            _ => {
                 self.fault(page, access).inspect_err(|fault| {
                     if *fault == Fault::Elsewhere {
                         self.missed = Some(page);
                     }
                 })?;
-                self.table.resolve(page, access).ok_or(Fault::Protection)?
+                self.table.present(page).filter(|present| present.permits(access)).ok_or(Fault::Protection)?
             }
         };
+        let address = present.address();
         if frames::manages(&(address..address + PAGE_SIZE)) {
             let pointer = bytes::pointer(address);
-            let allowed = |access| if self.table.resolve(page, access).is_some() { page } else { NO_PAGE };
+            let allowed = |access| if present.permits(access) { page } else { NO_PAGE };
             let new = Recent { readable: allowed(Access::Read), writable: allowed(Access::Write), pointer };
             self.displaced = core::mem::replace(&mut self.recent[(page / PAGE_SIZE) as usize % RECENT], new);
             Ok(pointer)

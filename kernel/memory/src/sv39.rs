@@ -263,6 +263,30 @@ pub struct Translation {
     pub protection: Protection,
 }
 
+/// Entry of a page that a program has.
+#[derive(Clone, Copy)]
+pub(crate) struct Present(u64);
+
+impl Present {
+    /// Whether the program has this access.
+    #[inline(always)]
+    pub(crate) fn permits(self, access: Access) -> bool {
+        let needed = VALID
+            | match access {
+                Access::Read => READ,
+                Access::Write => WRITE,
+                Access::Execute => EXECUTE,
+            };
+        self.0 & needed == needed
+    }
+
+    /// Returns the physical address of the page.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        target(self.0)
+    }
+}
+
 /// Part of the address space that TLBs must flush.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
@@ -598,14 +622,14 @@ impl PageTable {
     /// Returns the physical address behind a user address, if the program has this access.
     #[inline]
     pub(crate) fn resolve(&self, address: u64, access: Access) -> Option<u64> {
-        let entry = self.find(address)?;
-        let needed = VALID
-            | match access {
-                Access::Read => READ,
-                Access::Write => WRITE,
-                Access::Execute => EXECUTE,
-            };
-        (entry & needed == needed).then(|| target(entry) + address % PAGE_SIZE)
+        let page = self.present(address)?;
+        page.permits(access).then(|| page.address() + address % PAGE_SIZE)
+    }
+
+    /// Returns the page at a user address, if there is one.
+    #[inline(always)]
+    pub(crate) fn present(&self, address: u64) -> Option<Present> {
+        self.find(address).map(Present)
     }
 
     /// Returns the physical address of the page at a user address, whatever access the program has to it.
