@@ -215,7 +215,7 @@ unsafe fn copy_volatile(source: *const u8, destination: *mut u8, length: usize) 
     if (source.addr() | destination.addr() | length).is_multiple_of(WORD) {
         // SAFETY: as promised by the caller; both are aligned, and the length is of whole words.
         unsafe { copy_aligned(source.cast(), destination.cast(), length / WORD) };
-    } else if (source.addr() ^ destination.addr()).is_multiple_of(WORD) {
+    } else if length >= WORD && (source.addr() ^ destination.addr()).is_multiple_of(WORD) {
         // SAFETY: as promised by the caller; both are aligned alike.
         unsafe { copy_alike(source, destination, length) };
     } else if length < SHORT {
@@ -230,38 +230,38 @@ unsafe fn copy_volatile(source: *const u8, destination: *mut u8, length: usize) 
 /// Copies between places that are aligned alike: a frame and its copy, a few fields of a structure.
 ///
 /// # Safety
-/// As for [`copy_volatile`], and both sides must have the same remainder of [`WORD`].
+/// As for [`copy_volatile`], both sides must have the same remainder of [`WORD`], and `length` be at least that.
 #[inline(never)]
 unsafe fn copy_alike(mut source: *const u8, mut destination: *mut u8, mut length: usize) {
     /// Copies one value, if that many bytes are left, and goes on behind it.
     macro_rules! step {
         ($value:ty) => {
-            // SAFETY: so many bytes are left on both sides, and the addresses are aligned to them: those with this bit
-            // set, or all lower ones and this one clear.
+            // SAFETY: so many bytes are left on both sides: before the first word there are fewer than eight, behind the
+            // last one as many as the length's bits say. All lower bits of both addresses are clear.
             unsafe { destination.cast::<$value>().write_volatile(source.cast::<$value>().read_volatile()) };
             source = source.wrapping_add(size_of::<$value>());
             destination = destination.wrapping_add(size_of::<$value>());
         };
     }
-    // Up to an aligned word, or as far as the bytes go.
-    if destination.addr() & 1 != 0 && length >= 1 {
+    // Up to an aligned word.
+    if destination.addr() & 1 != 0 {
         step!(u8);
         length -= 1;
     }
-    if destination.addr() & 2 != 0 && length >= 2 {
+    if destination.addr() & 2 != 0 {
         step!(u16);
         length -= 2;
     }
-    if destination.addr() & 4 != 0 && length >= 4 {
+    if destination.addr() & 4 != 0 {
         step!(u32);
         length -= 4;
     }
     let whole = length / WORD * WORD;
-    // SAFETY: if a word is left, both sides are aligned, and the words are within both.
+    // SAFETY: both sides are aligned now, and the words are within both.
     unsafe { copy_aligned(source.cast(), destination.cast(), length / WORD) };
     source = source.wrapping_add(whole);
     destination = destination.wrapping_add(whole);
-    // The rest is shorter than a word, and begins at an aligned one unless it is shorter than what was missing to it.
+    // The rest is shorter than a word.
     if length & 4 != 0 {
         step!(u32);
     }
