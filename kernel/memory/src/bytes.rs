@@ -233,11 +233,11 @@ unsafe fn copy_volatile(source: *const u8, destination: *mut u8, length: usize) 
 /// As for [`copy_volatile`], both sides must have the same remainder of [`WORD`], and `length` be at least that.
 #[inline(never)]
 unsafe fn copy_alike(mut source: *const u8, mut destination: *mut u8, mut length: usize) {
-    /// Copies one value, if that many bytes are left, and goes on behind it.
+    /// Copies one value, and goes on behind it.
     macro_rules! step {
         ($value:ty) => {
-            // SAFETY: so many bytes are left on both sides: before the first word there are fewer than eight, behind the
-            // last one as many as the length's bits say. All lower bits of both addresses are clear.
+            // SAFETY: so many bytes are left on both sides: before the first word there are fewer than eight, behind
+            // the last one as many as the length's bits say. All lower bits of both addresses are clear.
             unsafe { destination.cast::<$value>().write_volatile(source.cast::<$value>().read_volatile()) };
             source = source.wrapping_add(size_of::<$value>());
             destination = destination.wrapping_add(size_of::<$value>());
