@@ -78,7 +78,9 @@ const ECHO_REQUEST_OF_SIX: u8 = 128;
 /// Place of the size in a frame with an ICMPv6 message that a packet was too large.
 const MTU_AT: usize = ETHERNET_HEADER + 40 + 4;
 /// Number of a connection that does not exist.
-const NO_CONNECTION: u32 = u32::MAX;
+pub(crate) const NO_CONNECTION: u32 = u32::MAX;
+/// Number of connections that are found without the table.
+pub(crate) const HEARD_LAST: usize = 256;
 /// Number of answers to answers carried at once on the loopback interface. More than a few mean that the two ends
 /// disagree; the rest is left to their timers.
 const HOPS: usize = 16;
@@ -187,6 +189,8 @@ pub(crate) struct Host {
 
     pub(crate) connections: Slab<Connection>,
     pub(crate) table: Table,
+    /// Connections from which segments came last, by the remote port: those that are busy are found without the table.
+    pub(crate) heard_last: [u32; HEARD_LAST],
     pub(crate) work: WorkList,
     pub(crate) timers: Timers,
     /// Connections that could not send, perhaps for lack of a hardware address.
@@ -360,8 +364,16 @@ impl Host {
     }
 
     #[inline(always)]
-    fn receiver_of_segment(&self, key: Key) -> (Reader, u32) {
+    fn receiver_of_segment(&mut self, key: Key) -> (Reader, u32) {
+        let remembered = &mut self.heard_last[usize::from(key.remote_port()) % HEARD_LAST];
+        if let Some(connection) = self.connections.get(*remembered)
+            && (connection.listed, connection.key) == (true, key)
+            && connection.reader != Reader::NOBODY
+        {
+            return (connection.reader, *remembered);
+        }
         let found = self.table.find(key).unwrap_or(NO_CONNECTION);
+        *remembered = found;
         match self.connections.get(found).map(|connection| connection.reader) {
             // The connection is not accepted yet, or has no reader.
             None | Some(Reader::NOBODY) => {

@@ -21,7 +21,7 @@ use crate::configuration::{
 use crate::dhcp;
 use crate::frame::Packet;
 use crate::half_open::HalfOpen;
-use crate::host::{FAR_AWAY, Host, Interfaces, SixAllowances, interface_of_six};
+use crate::host::{FAR_AWAY, HEARD_LAST, Host, Interfaces, NO_CONNECTION, SixAllowances, interface_of_six};
 use crate::link::{self, Answer, Described, Frame};
 use crate::packets::{self, FrameOrigin, PacketCounts, Tapped};
 use crate::reports::{Report, Reports};
@@ -179,6 +179,7 @@ impl<L: Link> Stack<L> {
             timers: Timers::new(),
             unresolved: WorkList::new(),
             urgent_arps: Allowance::NEW,
+            heard_last: [NO_CONNECTION; HEARD_LAST],
             orphans: 0,
             half_open: HalfOpen::new(hash, limits.half_open),
             time_wait: TimeWait::new(hash, limits.time_wait, duration(patience.time_wait_ns)),
