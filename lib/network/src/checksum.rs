@@ -5,6 +5,7 @@
 //! added too, so here it is added eight bytes at a time. The stack verifies the checksums of segments from the wire
 //! before anything else looks at them, and fills in those of segments that leave.
 
+use core::net::Ipv6Addr;
 use core::ops::Range;
 
 use ethernet::ETHERNET_HEADER;
@@ -20,6 +21,8 @@ const SHORTEST: usize = 20;
 const HEADER_OF_SIX: usize = 40;
 /// Place of the checksum in a segment.
 const PLACE: Range<usize> = 16..18;
+const ICMP_OF_SIX: u8 = 58;
+const PLACE_IN_A_MESSAGE: Range<usize> = 2..4;
 
 /// Returns the capabilities of interfaces that leave checksums of TCP alone.
 pub(crate) fn of_interfaces(mut capabilities: DeviceCapabilities) -> DeviceCapabilities {
@@ -64,21 +67,42 @@ pub(crate) fn complete(frame: &mut [u8]) {
 #[inline(always)]
 pub(crate) fn complete_segment(addresses: &[u8], segment: &mut [u8]) {
     segment[PLACE].fill(0);
-    let sum = folded(of_pseudo_header(addresses, segment.len()) + sum(segment));
+    let sum = folded(of_pseudo_header(addresses, TCP, segment.len()) + sum(segment));
     segment[PLACE].copy_from_slice(&(!sum).to_ne_bytes());
 }
 
 /// Whether the checksum of a segment between these addresses is right.
 #[inline(always)]
 pub(crate) fn is_right(addresses: &[u8], segment: &[u8]) -> bool {
-    folded(of_pseudo_header(addresses, segment.len()) + sum(segment)) == u16::MAX
+    folded(of_pseudo_header(addresses, TCP, segment.len()) + sum(segment)) == u16::MAX
+}
+
+/// Fills in the checksum of a message of ICMPv6 between these addresses, if it is long enough to have one.
+pub(crate) fn complete_message(from: &Ipv6Addr, to: &Ipv6Addr, message: &mut [u8]) {
+    let Some(place) = message.get_mut(PLACE_IN_A_MESSAGE) else { return };
+    place.fill(0);
+    let addresses = few(&from.octets()) + few(&to.octets());
+    let sum = folded(addresses + of_pseudo_header(&[], ICMP_OF_SIX, message.len()) + sum(message));
+    message[PLACE_IN_A_MESSAGE].copy_from_slice(&(!sum).to_ne_bytes());
+}
+
+/// Changes the checksum of a message of ICMP whose kind changes (RFC 1624), without a look at all the others.
+pub(crate) fn change_kind(message: &mut [u8], kind: u8) {
+    let Some((head, _)) = message.split_first_chunk_mut::<4>() else { return };
+    let half = |bytes: [u8; 2]| u32::from(u16::from_be_bytes(bytes));
+    let (old, new) = (half([head[0], 0]), half([kind, 0]));
+    let sum = half([head[2], head[3]]) + old + (0xffff - new);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    head[0] = kind;
+    head[2..].copy_from_slice(&(sum as u16).to_be_bytes());
 }
 
 /// Returns the sum of the header that only the checksum knows.
 #[inline(always)]
-fn of_pseudo_header(addresses: &[u8], length: usize) -> u64 {
+fn of_pseudo_header(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     let number = |value: u16| u64::from(u16::from_ne_bytes(value.to_be_bytes()));
-    few(addresses) + number(TCP.into()) + number(length as u16)
+    few(addresses) + number(protocol.into()) + number(length as u16)
 }
 
 /// Whether the checksum of a header of IPv4 is right.

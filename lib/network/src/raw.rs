@@ -14,9 +14,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use alloc::vec::Vec;
 use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv4Repr, Ipv6Packet};
+use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv4Repr, Ipv6Packet};
 
 use crate::Error;
+use crate::checksum;
 use crate::configuration::Sent;
 use crate::echo::{ECHO_REPLY_OF_SIX, HEADER_OF_FOUR, HOP_LIMIT, REPLY, REQUEST, REQUEST_OF_SIX};
 use crate::host::{Host, Via};
@@ -241,7 +242,7 @@ impl Host {
         let fill = |room: &mut [u8]| {
             fill(room);
             if has_checksum {
-                Icmpv6Packet::new_unchecked(room).fill_checksum(&from, &to);
+                checksum::complete_message(&from, &to, room);
             }
         };
         if way.via != Via::Local {
@@ -250,8 +251,8 @@ impl Host {
         let mut bytes = bytes_of(Payload { length, fill })?;
         self.give_raw(&RawPacket::of_six(protocol, (from, to), hop_limit, &bytes));
         if has_checksum && bytes[0] == REQUEST_OF_SIX {
-            bytes[0] = ECHO_REPLY_OF_SIX;
-            Icmpv6Packet::new_unchecked(&mut bytes[..]).fill_checksum(&to, &from);
+            // The other order of the addresses has the same sum.
+            checksum::change_kind(&mut bytes, ECHO_REPLY_OF_SIX);
             self.give_raw(&RawPacket::of_six(protocol, (to, from), HOP_LIMIT, &bytes));
         }
         Ok(Sent::Bytes(length))
@@ -339,8 +340,48 @@ fn answer(bytes: &mut [u8]) {
     packet.set_hop_limit(HOP_LIMIT);
     packet.fill_checksum();
     let message = packet.payload_mut();
-    message[0] = REPLY;
-    if message.len() >= CHECKED {
-        Icmpv4Packet::new_unchecked(message).fill_checksum();
+    if message.len() < CHECKED {
+        message[0] = REPLY;
+    }
+    checksum::change_kind(message, REPLY);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use smoltcp::wire::Icmpv4Packet;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(property::cases(256))]
+
+        #[test]
+        fn the_answer_of_a_right_request_is_right(code: u8, rest in prop::collection::vec(any::<u8>(), 2..100)) {
+            let mut bytes = [&[0; HEADER_OF_FOUR][..], &[REQUEST, code, 0, 0], &rest].concat();
+            let mut packet = Ipv4Packet::new_unchecked(&mut bytes[..]);
+            packet.set_version(4);
+            packet.set_header_len(HEADER_OF_FOUR as u8);
+            packet.set_total_len((HEADER_OF_FOUR + CHECKED + rest.len()) as u16);
+            Icmpv4Packet::new_unchecked(packet.payload_mut()).fill_checksum();
+            answer(&mut bytes);
+            let packet = Ipv4Packet::new_unchecked(&bytes[..]);
+            prop_assert!(packet.verify_checksum());
+            prop_assert_eq!(&packet.payload()[..2], &[REPLY, code]);
+            prop_assert!(Icmpv4Packet::new_unchecked(packet.payload()).verify_checksum());
+        }
+
+        #[test]
+        fn messages_of_six_and_their_answers_are_right(
+            from: u128, to: u128, code: u8, rest in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let (from, to) = (Ipv6Addr::from_bits(from), Ipv6Addr::from_bits(to));
+            let mut bytes = [&[REQUEST_OF_SIX, code, 7, 9][..], &rest].concat();
+            checksum::complete_message(&from, &to, &mut bytes);
+            prop_assert!(Icmpv6Packet::new_unchecked(&bytes[..]).verify_checksum(&from, &to));
+            checksum::change_kind(&mut bytes, ECHO_REPLY_OF_SIX);
+            prop_assert_eq!(bytes[0], ECHO_REPLY_OF_SIX);
+            prop_assert!(Icmpv6Packet::new_unchecked(&bytes[..]).verify_checksum(&to, &from));
+        }
     }
 }

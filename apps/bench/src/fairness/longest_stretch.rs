@@ -246,7 +246,7 @@ fn directories() -> Result<()> {
 
 /// Changes a file that as many queues watch as may, removes it, and closes queues with thousands of watches and events.
 fn file_events() -> Result<()> {
-    let queues = (0..32).map(|_| call(SystemCall::EventFile, [open::NONBLOCK as usize, 0, 0, 0, 0, 0]));
+    let queues = (0..24).map(|_| call(SystemCall::EventFile, [open::NONBLOCK as usize, 0, 0, 0, 0, 0]));
     let queues = queues.collect::<Result<alloc::vec::Vec<_>>>()?;
     let file = open(c"/watched", open::RDWR | open::CREAT)?;
     for &queue in &queues {
@@ -262,7 +262,7 @@ fn file_events() -> Result<()> {
         call(SystemCall::Read, [file, byte.as_ptr() as usize, 8, 0, 0, 0])?;
     }
     let mut events = vec![0u8; 64 << 10];
-    for &queue in &queues[..16] {
+    for &queue in &queues[..12] {
         while call(SystemCall::Read, [queue, events.as_mut_ptr() as usize, events.len(), 0, 0, 0]).is_ok() {}
     }
     call(SystemCall::Unlink, [HERE, path(c"/watched"), 0, 0, 0, 0])?;

@@ -40,7 +40,7 @@ use crate::random;
 use crate::scheduling::steps;
 
 /// Watches of one file.
-const MOST_OF_A_FILE: usize = 32;
+const MOST_OF_A_FILE: usize = 24;
 /// Watches of one queue.
 const MOST_WATCHES: usize = 8192;
 /// Events in one queue.

@@ -328,7 +328,9 @@ const LONGEST_SETTING: usize = 256;
 const TEXT: usize = 4 * PAGE;
 
 /// Bytes of a record that count as one of the [`ENTRIES`](steps::ENTRIES) of a step.
-const BYTES_OF_AN_ENTRY: usize = 128;
+const BYTES_OF_AN_ENTRY: usize = 32;
+/// Number of them that a record without text counts as.
+const ENTRIES_WITHOUT_TEXT: usize = 4;
 
 /// An open file that is generated.
 pub(crate) struct Generated {
@@ -397,8 +399,9 @@ impl Generated {
         while reading.start + (reading.text.len() as u64) < at.saturating_add(wanted) && left > 0 {
             let Some(cursor) = reading.next else { break };
             let (record, next) = source().record(self.entry, cursor)?;
-            // Records with much text are made of many lines.
-            left = left.saturating_sub(1 + record.len() / BYTES_OF_AN_ENTRY);
+            // Records with much text are made of many lines; those without any have looked at much for the next ones.
+            let entries = if record.is_empty() { ENTRIES_WITHOUT_TEXT } else { 1 + record.len() / BYTES_OF_AN_ENTRY };
+            left = left.saturating_sub(entries);
             let end = reading.start + reading.text.len() as u64;
             if end <= at {
                 // Nothing before it is wanted any more.
