@@ -645,6 +645,11 @@ impl Host {
             if reaction != Reaction::Usual {
                 self.react(reaction, via, index, &Segment::of(key, &arrived), frame, answer);
             }
+            if let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get(index)
+                && is_kept_waiting(wire, &arrived)
+            {
+                self.arm_timeouts(index, now);
+            }
             let cause = if reaction == Reaction::Ended { Cause::Reset } else { Cause::Segment };
             if self.settle(index, now, cause) == Next::Now {
                 self.work.push(index);
@@ -807,7 +812,7 @@ impl Host {
             if self.changed(index, before.state, seen.state, cause, now) == Next::Gone {
                 return Next::Gone;
             }
-        } else if seen.unsent < before.unsent || cause == Cause::Segment && is_kept_waiting(wire) {
+        } else if seen.unsent < before.unsent {
             self.arm_timeouts(index, now);
         }
         self.schedule(index, now)
@@ -1402,11 +1407,12 @@ fn emit<T: TxToken>(
     true
 }
 
-/// Whether the other side of an open connection has no room for what waits to be sent. As long as it says so, it is not
-/// given up (RFC 9293, section 3.8.6.1).
+/// Whether this segment of the other side of an open connection tells that there is no room for what waits to be sent.
+/// As long as it says so, it is not given up (RFC 9293, section 3.8.6.1).
 #[inline(always)]
-fn is_kept_waiting(wire: &Wire) -> bool {
-    wire.tcp().waits_for_window() && matches!(wire.tcp().state(), State::Established | State::CloseWait)
+fn is_kept_waiting(wire: &Wire, segment: &tcp::Segment<'_>) -> bool {
+    let tcp = wire.tcp();
+    tcp.waits_for_window() && matches!(tcp.state(), State::Established | State::CloseWait) && tcp.has_window_of(segment)
 }
 
 /// Returns the neighbour to which packets to this address go.

@@ -888,6 +888,11 @@ impl ControlBlock {
         self.next == self.unacknowledged && self.sends() && self.next != self.last_number()
     }
 
+    /// Whether the window is that which this segment told.
+    pub fn has_window_of(&self, segment: &Segment<'_>) -> bool {
+        self.told_by == (segment.sequence, segment.acknowledgement)
+    }
+
     /// Whether data, or the end, may leave in this state.
     #[inline(always)]
     fn sends(&self) -> bool {

@@ -1177,12 +1177,12 @@ pub(super) fn extended_status(call: Call<'_>) -> Decoding {
 pub(super) fn truncate(call: Call<'_>) -> Decoding {
     let length = call.offset(1)?;
     let file = call.file(0)?;
+    file.require_writable().map_err(|_| Errno::EINVAL)?;
     // A file that becomes shorter gives memory back, and needs none.
     if file.object().length().is_some_and(|now| length > now) {
         call.admitted()?;
     }
     if let Some(node) = on_volume(&file) {
-        file.require_writable().map_err(|_| Errno::EINVAL)?;
         return submitted(&call, node, VolumeRequest::Truncate(node.clone(), length));
     }
     let value = file.object().truncate(length)?;

@@ -324,6 +324,25 @@ mod tests {
             assert_eq!(program.call(SystemCall::Truncate, [opened, 5]), Ok(0));
             assert_eq!(program.call(SystemCall::Seek, [opened, 0, types::SEEK_END as usize]), Ok(5));
             assert_eq!(program.call(SystemCall::ReadAt, [opened, status, 100, 0]), Ok(text(0, 0).len()));
+            // Nobody changes the length who may not write, and nobody looks who may not read.
+            let reader = make(program, b"seen\0", flag::RDONLY as usize, (0, 0)).unwrap();
+            assert_eq!(program.call(SystemCall::Truncate, [reader, 7]), Err(Errno::EINVAL));
+            let writer = program.call(SystemCall::Open, [here, path, flag::WRONLY as usize, 0]).unwrap();
+            assert_eq!(program.call(SystemCall::ReadAt, [writer, status, 100, 0]), Err(Errno::EBADF));
+            assert_eq!(program.read_from(writer, 100), Err(Errno::EBADF));
+            [reader, writer].map(|file| program.close(file).unwrap());
+            // Another mount that shows them read-only changes nothing for others.
+            let shown = program.store(b"/tmp/shown\0");
+            program.call(SystemCall::MakeDirectory, [here, shown, 0o755]).unwrap();
+            program.call(SystemCall::Mount, [kind, shown, kind, types::mounting::flag::READ_ONLY as usize, 0]).unwrap();
+            let refused = program.store(b"/tmp/shown/refused\0");
+            let create = (flag::CREAT | flag::RDWR) as usize;
+            assert_eq!(program.call(SystemCall::Open, [here, refused, create, 0o600]), Err(Errno::EROFS));
+            let admitted = make(program, b"admitted\0", NEW, (4, 16)).unwrap();
+            program.close(admitted).unwrap();
+            assert_eq!(remove(program, b"admitted\0"), Ok(0));
+            assert_eq!(program.call(SystemCall::Unmount, [shown, 0]), Ok(0));
+            assert_eq!(program.call(SystemCall::Unlink, [here, shown, 0x200]), Ok(0));
             // A file that is made is a queue with the usual attributes.
             let other = program.store(b"/tmp/queues/other\0");
             let created = flag::CREAT | flag::EXCL | flag::RDWR;

@@ -33,7 +33,7 @@ pub(crate) fn kind_of(
     file: filesystem::OpenFile,
 ) -> Result<Box<dyn FileOperations>, Errno> {
     if !matches!(file.node().kind(), FileKind::CharacterDevice | FileKind::BlockDevice) {
-        return Ok(match QueueFile::of_node(file.node(), &mount) {
+        return Ok(match QueueFile::of_node(file.node(), &mount, file.access()) {
             Some(queue) => Box::new(queue),
             None => Box::new(Stored::new(file, mount)?),
         });

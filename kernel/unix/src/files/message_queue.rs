@@ -79,6 +79,7 @@ pub(crate) struct Queue {
 pub(crate) struct QueueFile {
     queue: Arc<Queue>,
     place: Place,
+    access: Access,
     /// Number of bytes of its text that were read.
     position: Mutex<u64>,
 }
@@ -143,7 +144,7 @@ pub(crate) fn find_or_make(
             Ok(node) => {
                 rights::permit(subject, node.ownership(), wanted(access)).map_err(errno_of)?;
                 // The root is the only other node.
-                return QueueFile::of_node(&node, mount).map(|file| (file, false)).ok_or(Errno::EACCES);
+                return QueueFile::of_node(&node, mount, access).map(|file| (file, false)).ok_or(Errno::EACCES);
             }
             Err(Error::NotFound) if flags & open::CREAT != 0 => {}
             Err(error) => return Err(errno_of(error)),
@@ -152,7 +153,7 @@ pub(crate) fn find_or_make(
         let object = (Arc::new(Queue::new(account, opening.attributes)?) as Object, LENGTH);
         let owner: Arc<dyn Owner> = account.clone();
         match mount.tree().make_object(root.seen_by(subject), name, object, permissions, made_by(&owner)) {
-            Ok(node) => return QueueFile::of_node(&node, mount).map(|file| (file, true)).ok_or(Errno::EACCES),
+            Ok(node) => return QueueFile::of_node(&node, mount, access).map(|file| (file, true)).ok_or(Errno::EACCES),
             // Another process was faster.
             Err(Error::AlreadyExists) => {}
             Err(error) => return Err(errno_of(error)),
@@ -220,17 +221,19 @@ pub(crate) fn has_process(notice: Notice) -> bool {
 
 impl QueueFile {
     /// Opens the file of a queue; `None` if the node is none.
-    pub(crate) fn of_node(node: &filesystem::Node, mount: &Arc<Mount>) -> Option<QueueFile> {
+    pub(crate) fn of_node(node: &filesystem::Node, mount: &Arc<Mount>, access: Access) -> Option<QueueFile> {
         let queue = node.object()?.downcast::<Queue>().ok()?;
         let place = Place { node: Node::Stored(node.clone()), mount: mount.clone() };
-        Some(QueueFile { queue, place, position: Mutex::new(0) })
+        Some(QueueFile { queue, place, access, position: Mutex::new(0) })
     }
 
     /// Returns the text that tells of the queue: its bytes, and the process that is told of a message.
     fn text(&self) -> String {
-        let state = self.queue.state.lock();
-        let bytes: usize = state.messages.iter().map(|message| message.bytes.len()).sum();
-        let (kind, signal, process) = match state.notice {
+        let (bytes, notice) = {
+            let state = self.queue.state.lock();
+            (state.messages.iter().map(|message| message.bytes.len()).sum::<usize>(), state.notice)
+        };
+        let (kind, signal, process) = match notice {
             None => (0, 0, 0),
             Some(Notice { process, signal: Some((signal, _)), .. }) => (Notification::SIGNAL, signal, process),
             Some(Notice { process, .. }) => (Notification::NONE, 0, process),
@@ -303,6 +306,10 @@ impl FileOperations for QueueFile {
     }
 
     fn read_at(&self, caller: &dyn Caller, buffer: UserBuffer, offset: u64) -> Result<usize, Errno> {
+        if self.access == Access::Write {
+            return Err(Errno::EBADF);
+        }
+        caller.account().admit()?;
         self.forget_notice_unless(has_process);
         let text = self.text();
         let rest = usize::try_from(offset).ok().and_then(|offset| text.as_bytes().get(offset..)).unwrap_or_default();

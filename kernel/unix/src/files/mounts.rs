@@ -1615,7 +1615,7 @@ pub(crate) fn mount(
     }
     let charge = charge_for(&at, &source, account)?;
     if kind.name == MQUEUE.name {
-        return put(queues().beside(Some(charge))?, at, flags);
+        return put_another(queues().beside(Some(charge))?, at, flags);
     }
     let owner: Arc<dyn Owner> = account.clone();
     let tree = kind.make.map(|make| make(&options, &owner)).transpose().map_err(|error| match error {
@@ -1790,9 +1790,15 @@ impl Mount {
     }
 }
 
-/// Puts a new mount into its place.
+/// Puts the first mount of a file system into its place.
 fn put(mount: Arc<Mount>, at: Place, flags: u32) -> Result<(), Errno> {
     set_flags(&mount, flags)?;
+    put_another(mount, at, flags)
+}
+
+/// Puts another mount of a file system into its place. The flags are its own.
+fn put_another(mount: Arc<Mount>, at: Place, flags: u32) -> Result<(), Errno> {
+    mount.set_own_flags(flags)?;
     let mut table = exclusive();
     if !at.mount.is_attached(&table) {
         return Err(Errno::EINVAL);
@@ -1874,7 +1880,7 @@ pub(crate) async fn mount_at_start(path: &str, files: AtStart) -> Result<(), Err
             (make(&TMPFS, Files::Stored(tree))?, hardened)
         }
         AtStart::Devices(mount) => (mount, flag::NO_SET_USER),
-        AtStart::Queues => (queues().beside(None)?, hardened | flag::NO_EXECUTION),
+        AtStart::Queues => return put_another(queues().beside(None)?, at, hardened | flag::NO_EXECUTION),
     };
     put(mount, at, flags)
 }
