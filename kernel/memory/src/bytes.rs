@@ -363,8 +363,8 @@ unsafe fn copy_bytes(source: *const u8, destination: *mut u8, length: usize) {
 /// # Safety
 /// As for [`copy_volatile`], `length` must be at least [`SHORT`], and the two sides must be aligned differently.
 unsafe fn copy_words(mut source: *const u8, mut destination: *mut u8, mut length: usize) {
-    // Up to the first aligned word of the destination, and one word more if the sides differ, so that the aligned word
-    // that contains the next source byte lies wholly inside the source.
+    // Up to the first aligned word of the destination, or to the next one, so that the aligned word that contains the
+    // next source byte lies wholly inside the source.
     let mut head = destination.addr().wrapping_neg() % WORD;
     let shifted = (source.addr().wrapping_add(head)) % WORD;
     if shifted > head {

@@ -2036,8 +2036,8 @@ impl AddressSpace {
     #[doc(alias = "strncpy_from_user")]
     pub fn copy_in_string(&mut self, address: u64, limit: usize) -> Result<Vec<u8>, StringError> {
         let mut string = Vec::new();
-        // Most strings are short.
         let mut at = address;
+        // Most strings are short.
         let mut goes_on = self.copy_in_piece(&mut at, limit, &mut string, Piece([1; 64]))?;
         while goes_on {
             goes_on = self.copy_in_piece(&mut at, limit, &mut string, Piece([1; 512]))?;

@@ -105,7 +105,7 @@ async fn begin(line: &str, path: &str, arguments: Vec<Vec<u8>>) -> Result<(), St
         }
     }
     if let Err(error) = mounts::mount_at_start("/dev/mqueue", AtStart::Queues).await {
-        platform::println!("cannot mount /dev/mqueue: {error}");
+        println!("cannot mount /dev/mqueue: {error}");
     }
     if let Err(error) = mounts::mount_host_at_start().await {
         // A machine that starts can be mended.

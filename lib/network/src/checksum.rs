@@ -12,6 +12,8 @@ use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::{Checksum, DeviceCapabilities};
 use zerocopy::FromBytes as _;
 
+use crate::frame::PROTOCOL_ICMP_OF_SIX;
+
 const WORD: usize = size_of::<u64>();
 /// Number of bytes below which the choice of words costs more than it saves.
 const SHORT: usize = 8 * WORD;
@@ -21,7 +23,6 @@ const SHORTEST: usize = 20;
 const HEADER_OF_SIX: usize = 40;
 /// Place of the checksum in a segment.
 const PLACE: Range<usize> = 16..18;
-const ICMP_OF_SIX: u8 = 58;
 const PLACE_IN_A_MESSAGE: Range<usize> = 2..4;
 
 /// Returns the capabilities of interfaces that leave checksums of TCP alone.
@@ -82,20 +83,19 @@ pub(crate) fn complete_message(from: &Ipv6Addr, to: &Ipv6Addr, message: &mut [u8
     let Some(place) = message.get_mut(PLACE_IN_A_MESSAGE) else { return };
     place.fill(0);
     let addresses = few(&from.octets()) + few(&to.octets());
-    let sum = folded(addresses + of_pseudo_header(&[], ICMP_OF_SIX, message.len()) + sum(message));
+    let sum = folded(addresses + of_pseudo_header(&[], PROTOCOL_ICMP_OF_SIX, message.len()) + sum(message));
     message[PLACE_IN_A_MESSAGE].copy_from_slice(&(!sum).to_ne_bytes());
 }
 
-/// Changes the checksum of a message of ICMP whose kind changes (RFC 1624), without a look at all the others.
+/// Changes the kind of a message of ICMP, and its checksum, if there is one, without a look at all other bytes
+/// (RFC 1624).
 pub(crate) fn change_kind(message: &mut [u8], kind: u8) {
-    let Some((head, _)) = message.split_first_chunk_mut::<4>() else { return };
-    let half = |bytes: [u8; 2]| u32::from(u16::from_be_bytes(bytes));
-    let (old, new) = (half([head[0], 0]), half([kind, 0]));
-    let sum = half([head[2], head[3]]) + old + (0xffff - new);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    head[0] = kind;
-    head[2..].copy_from_slice(&(sum as u16).to_be_bytes());
+    let Some(first) = message.first_mut() else { return };
+    let old = core::mem::replace(first, kind);
+    let Some(place) = message.get_mut(PLACE_IN_A_MESSAGE) else { return };
+    let half = |bytes: [u8; 2]| u64::from(u16::from_be_bytes(bytes));
+    let sum = folded(half([place[0], place[1]]) + half([old, 0]) + half([!kind, 0xff]));
+    place.copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Returns the sum of the header that only the checksum knows.

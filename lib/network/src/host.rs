@@ -367,7 +367,7 @@ impl Host {
     fn receiver_of_segment(&mut self, key: Key) -> (Reader, u32) {
         let remembered = &mut self.heard_last[usize::from(key.remote_port()) % HEARD_LAST];
         if let Some(connection) = self.connections.get(*remembered)
-            && (connection.listed, connection.key) == (true, key)
+            && connection.is_found_by(key)
             && connection.reader != Reader::NOBODY
         {
             return (connection.reader, *remembered);
@@ -625,8 +625,7 @@ impl Host {
     #[inline(always)]
     fn tcp_input<T: TxToken>(&mut self, via: Via, key: Key, connection: u32, frame: &[u8], answer: T, now: Instant) {
         let Some(arrived) = segment_in(via, frame, self.hardware, &self.checksums) else { return };
-        let is_found = |found: &Connection| found.listed && found.key == key;
-        let index = match self.connections.get(connection).is_some_and(is_found) {
+        let index = match self.connections.get(connection).is_some_and(|found| found.is_found_by(key)) {
             true => Some(connection),
             false => self.table.find(key),
         };
@@ -642,12 +641,11 @@ impl Host {
             }
             wire.last_heard = now;
             let reaction = wire.tcp_mut().input(&arrived, time(now));
+            let is_kept_waiting = is_kept_waiting(wire, &arrived);
             if reaction != Reaction::Usual {
                 self.react(reaction, via, index, &Segment::of(key, &arrived), frame, answer);
             }
-            if let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get(index)
-                && is_kept_waiting(wire, &arrived)
-            {
+            if is_kept_waiting {
                 self.arm_timeouts(index, now);
             }
             let cause = if reaction == Reaction::Ended { Cause::Reset } else { Cause::Segment };

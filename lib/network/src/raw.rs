@@ -20,6 +20,7 @@ use crate::Error;
 use crate::checksum;
 use crate::configuration::Sent;
 use crate::echo::{ECHO_REPLY_OF_SIX, HEADER_OF_FOUR, HOP_LIMIT, REPLY, REQUEST, REQUEST_OF_SIX};
+use crate::frame::PROTOCOL_ICMP_OF_SIX;
 use crate::host::{Host, Via};
 use crate::reply::parse_ip;
 use crate::reports::{Report, is_report};
@@ -37,7 +38,6 @@ const MOST_COPIED: usize = 24 * 1024;
 const CHECKED: usize = 4;
 
 const ICMP: u8 = 1;
-const ICMP_OF_SIX: u8 = 58;
 
 /// The choices of a raw socket.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,7 +84,7 @@ impl<'packet> RawPacket<'packet> {
     /// to check.
     fn is_intact(&self) -> bool {
         match (self.from, self.to) {
-            (IpAddr::V6(from), IpAddr::V6(to)) if self.protocol == ICMP_OF_SIX => {
+            (IpAddr::V6(from), IpAddr::V6(to)) if self.protocol == PROTOCOL_ICMP_OF_SIX => {
                 self.payload.len() >= CHECKED && Icmpv6Packet::new_unchecked(self.payload).verify_checksum(&from, &to)
             }
             _ => true,
@@ -106,7 +106,7 @@ impl Datagrams {
     fn takes(&self, packet: &RawPacket<'_>) -> bool {
         let DatagramProtocol::Raw(protocol) = self.options.protocol else { return false };
         let (own, remote) = (self.local.address.ip(), self.remote.map(|remote| remote.ip()));
-        let is_of_messages = matches!(protocol, ICMP | ICMP_OF_SIX);
+        let is_of_messages = matches!(protocol, ICMP | PROTOCOL_ICMP_OF_SIX);
         let is_left_out = is_of_messages
             && packet
                 .payload
@@ -179,7 +179,7 @@ impl Host {
     fn report_to_raw(&mut self, packet: &RawPacket<'_>, frame: &[u8]) {
         let is_six = packet.to.is_ipv6();
         let kind = packet.payload.first().copied().filter(|kind| is_report(is_six, *kind));
-        if kind.is_none() || packet.protocol != if is_six { ICMP_OF_SIX } else { ICMP } {
+        if kind.is_none() || packet.protocol != if is_six { PROTOCOL_ICMP_OF_SIX } else { ICMP } {
             return;
         }
         let Some((report, protocol, quoted)) = Report::read(frame) else { return };
@@ -235,7 +235,7 @@ impl Host {
             return Ok(if sent == Sent::Full { sent } else { Sent::Bytes(length) });
         };
         // The checksum of ICMPv6 has the addresses in it.
-        let has_checksum = protocol == ICMP_OF_SIX;
+        let has_checksum = protocol == PROTOCOL_ICMP_OF_SIX;
         if has_checksum && length < CHECKED {
             return Err(Error::Invalid);
         }
@@ -339,11 +339,7 @@ fn answer(bytes: &mut [u8]) {
     packet.set_dst_addr(from);
     packet.set_hop_limit(HOP_LIMIT);
     packet.fill_checksum();
-    let message = packet.payload_mut();
-    if message.len() < CHECKED {
-        message[0] = REPLY;
-    }
-    checksum::change_kind(message, REPLY);
+    checksum::change_kind(packet.payload_mut(), REPLY);
 }
 
 #[cfg(test)]

@@ -171,6 +171,12 @@ impl Connection {
         }
     }
 
+    /// Whether segments with this key are for the connection, as the table says.
+    #[inline(always)]
+    pub(crate) fn is_found_by(&self, key: Key) -> bool {
+        self.listed && self.key == key
+    }
+
     pub(crate) fn waiters(&mut self, interest: Interest) -> &mut Waiters {
         match interest {
             Interest::Receive => &mut self.receivers,

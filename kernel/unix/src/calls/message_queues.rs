@@ -324,7 +324,7 @@ mod tests {
             assert_eq!(program.call(SystemCall::Truncate, [opened, 5]), Ok(0));
             assert_eq!(program.call(SystemCall::Seek, [opened, 0, types::SEEK_END as usize]), Ok(5));
             assert_eq!(program.call(SystemCall::ReadAt, [opened, status, 100, 0]), Ok(text(0, 0).len()));
-            // Nobody changes the length who may not write, and nobody looks who may not read.
+            // The length is changed by writers alone, and the text is shown to readers alone.
             let reader = make(program, b"seen\0", flag::RDONLY as usize, (0, 0)).unwrap();
             assert_eq!(program.call(SystemCall::Truncate, [reader, 7]), Err(Errno::EINVAL));
             let writer = program.call(SystemCall::Open, [here, path, flag::WRONLY as usize, 0]).unwrap();

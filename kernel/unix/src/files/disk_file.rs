@@ -5,12 +5,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Poll, Waker};
 
 use abi_unix::Errno;
-use abi_unix::types::{self, Status, block_control, mode};
+use abi_unix::types::{Status, block_control, mode};
 use filesystem::{Access, DeviceNumber};
 use spin::Mutex;
 
 use crate::files::disk::{self, Disk, READ_AHEAD};
-use crate::files::file::{Attempt, FileOperations, Properties, status_without_contents};
+use crate::files::file::{Attempt, FileOperations, Properties, position_behind, status_without_contents};
 use crate::files::mounts::Place;
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::steps;
@@ -137,13 +137,10 @@ impl FileOperations for DiskFile {
 
     fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
         let mut position = self.position.lock();
-        let from = match whence {
-            types::SEEK_SET => 0,
-            types::SEEK_CUR => *position,
-            types::SEEK_END => self.disk.bytes(),
-            _ => return Err(Errno::EINVAL),
-        };
-        let to = from.checked_add_signed(offset).filter(|to| *to <= self.disk.bytes()).ok_or(Errno::EINVAL)?;
+        let to = position_behind(offset, whence, *position, || self.disk.bytes())?;
+        if to > self.disk.bytes() {
+            return Err(Errno::EINVAL);
+        }
         *position = to;
         Ok(to as usize)
     }
@@ -169,7 +166,7 @@ impl FileOperations for DiskFile {
 #[cfg(test)]
 mod tests {
     use abi_unix::SystemCall;
-    use abi_unix::types::open;
+    use abi_unix::types::{self, open};
 
     use super::*;
     use crate::testing::{DATA, run};

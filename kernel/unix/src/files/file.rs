@@ -429,6 +429,18 @@ pub(crate) fn status_without_contents(mode: u32, device: Option<DeviceNumber>) -
     Status { mode, links: 1, block_size: 4096, represented_device, ..Status::default() }
 }
 
+/// Returns the position to which `lseek` goes from this one, in bytes up to an end. `EINVAL` for a position before the
+/// first byte or beyond all that there may be, and for another base.
+pub(crate) fn position_behind(offset: i64, whence: u32, now: u64, end: impl FnOnce() -> u64) -> Result<u64, Errno> {
+    let from = match whence {
+        types::SEEK_SET => 0,
+        types::SEEK_CUR => now,
+        types::SEEK_END => end(),
+        _ => return Err(Errno::EINVAL),
+    };
+    from.checked_add_signed(offset).filter(|to| *to <= i64::MAX as u64).ok_or(Errno::EINVAL)
+}
+
 /// Returns the `struct stat` of a file without a type, as Linux shows its anonymous inodes.
 pub(crate) fn status_of_anonymous() -> Status {
     status_without_contents(0o600, None)

@@ -20,13 +20,13 @@ use core::task::{Poll, Waker};
 use abi_unix::Errno;
 use abi_unix::types::message_queue::{self as number, Attributes};
 use abi_unix::types::timer::Notification;
-use abi_unix::types::{SEEK_CUR, SEEK_END, SEEK_SET, Status, epoll as event, open};
+use abi_unix::types::{Status, epoll as event, open};
 use filesystem::rights::{self, READ, WRITE};
 use filesystem::{Access, Error, LastLink, Object, Owner};
 use spin::Mutex;
 use waiters::Waiters;
 
-use crate::files::file::{Attempt, FileOperations, OpenFile};
+use crate::files::file::{Attempt, FileOperations, OpenFile, position_behind};
 use crate::files::mounts::{self, Mount, Node, Place};
 use crate::files::stored::status_of;
 use crate::files::tree::{errno_of, made_by, now};
@@ -320,15 +320,8 @@ impl FileOperations for QueueFile {
 
     fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
         let mut position = self.position.lock();
-        let from = match whence {
-            SEEK_SET => 0,
-            SEEK_CUR => *position as i64,
-            SEEK_END => self.length().unwrap_or(LENGTH) as i64,
-            _ => return Err(Errno::EINVAL),
-        };
-        let to = from.checked_add(offset).and_then(|to| u64::try_from(to).ok()).ok_or(Errno::EINVAL)?;
-        *position = to;
-        Ok(to as usize)
+        *position = position_behind(offset, whence, *position, || self.length().unwrap_or(LENGTH))?;
+        Ok(*position as usize)
     }
 
     fn readiness(&self, _: &dyn Caller, _: u32, waker: Option<&Waker>) -> Result<u32, Errno> {

@@ -1792,7 +1792,7 @@ impl Mount {
 
 /// Puts the first mount of a file system into its place.
 fn put(mount: Arc<Mount>, at: Place, flags: u32) -> Result<(), Errno> {
-    set_flags(&mount, flags)?;
+    set_access(&mount, flags)?;
     put_another(mount, at, flags)
 }
 
@@ -1886,10 +1886,14 @@ pub(crate) async fn mount_at_start(path: &str, files: AtStart) -> Result<(), Err
 }
 
 fn set_flags(mount: &Arc<Mount>, flags: u32) -> Result<(), Errno> {
-    if let Some(tree) = &mount.files.tree {
-        tree.set_read_only(flags & flag::READ_ONLY != 0).map_err(errno_of)?;
-    }
+    set_access(mount, flags)?;
     mount.set_own_flags(flags)
+}
+
+/// Lets the tree of files in memory be changed by any mount, or by none, as these flags say.
+fn set_access(mount: &Mount, flags: u32) -> Result<(), Errno> {
+    let Some(tree) = &mount.files.tree else { return Ok(()) };
+    tree.set_read_only(flags & flag::READ_ONLY != 0).map_err(errno_of)
 }
 
 /// Fails with `EINVAL` for a place that is not the root of a mount.

@@ -82,7 +82,7 @@ fn status_with(metadata: &filesystem::Metadata, mount: &Mount) -> Status {
 }
 
 /// Returns the `struct stat` of a file on a volume.
-fn status_on_volume(node: &VolumeNode, mount: &Mount) -> Status {
+pub(crate) fn status_on_volume(node: &VolumeNode, mount: &Mount) -> Status {
     let attributes = node.attributes();
     let time = |stamp: ext4::Stamp| TimeSpec { seconds: stamp.seconds, nanoseconds: stamp.nanoseconds.into() };
     let (major, minor) = attributes.device;

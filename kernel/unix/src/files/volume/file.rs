@@ -16,9 +16,9 @@ use memory::space::Sharing;
 use spin::Mutex;
 use waiters::Waiters;
 
-use crate::files::file::{Attempt, CommonMemory, FileOperations, Properties};
+use crate::files::file::{Attempt, CommonMemory, FileOperations, Properties, position_behind};
 use crate::files::mounts::{Mount, Node, Place};
-use crate::files::stored::{DirectoryRecord, status_in};
+use crate::files::stored::{DirectoryRecord, status_on_volume};
 use crate::files::tree::errno_of;
 use crate::files::volume::{MEMORY_OF_A_NODE, VolumeAnswer, VolumeNode, VolumeRequest, VolumeSubmission};
 use crate::process::accounts::{Account, Charge, Resource};
@@ -567,7 +567,7 @@ impl FileOperations for VolumeFile {
     }
 
     fn status(&self) -> Status {
-        status_in(&Node::OnVolume(self.node.clone()), &self.mount)
+        status_on_volume(&self.node, &self.mount)
     }
 
     fn read(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
@@ -619,13 +619,7 @@ impl FileOperations for VolumeFile {
 
     fn seek(&self, offset: i64, whence: u32) -> Result<usize, Errno> {
         let mut stage = self.stage.lock();
-        let from = match whence {
-            types::SEEK_SET => 0,
-            types::SEEK_CUR => stage.position,
-            types::SEEK_END => self.node.size(),
-            _ => return Err(Errno::EINVAL),
-        };
-        let to = from.checked_add_signed(offset).filter(|to| *to <= i64::MAX as u64).ok_or(Errno::EINVAL)?;
+        let to = position_behind(offset, whence, stage.position, || self.node.size())?;
         if whence != types::SEEK_CUR || offset != 0 {
             stage.listed = None;
         }
