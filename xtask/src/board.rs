@@ -165,6 +165,9 @@ pub enum Clock {
     SlowInstructions,
 }
 
+/// Last byte of a card's hardware address, as QEMU chooses it.
+pub const HARDWARE: u8 = 0x56;
+
 /// The other end of the network card's cable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Network {
@@ -184,6 +187,8 @@ pub enum Network {
         card: u16,
         /// The port that it sends to.
         other: u16,
+        /// Last byte of the card's hardware address.
+        hardware: u8,
     },
 }
 
@@ -385,7 +390,7 @@ impl Board {
             Network::Files { directory, first } => {
                 format!("user,tftp={},bootfile={first}", directory.to_string_lossy().replace(',', ",,"))
             }
-            Network::Frames { card, other } => {
+            Network::Frames { card, other, .. } => {
                 let end = |name, port| format!(",{name}.type=inet,{name}.host=127.0.0.1,{name}.port={port}");
                 format!("dgram{}{}", end("local", card), end("remote", other))
             }
@@ -401,6 +406,7 @@ impl Board {
             ("{device_tree}", self.device_tree.to_string_lossy().into_owned()),
             ("{memory}", configuration.memory.clone()),
             ("{network}", network),
+            ("{hardware_address}", hardware_address(&configuration.network)),
             ("{gdb_port}", configuration.gdb_port.unwrap_or(0).to_string()),
         ];
         let disks = configuration.disks.iter().enumerate().flat_map(|(number, image)| {
@@ -420,6 +426,15 @@ impl Board {
         });
         all.map(|argument| substitute(argument, &values)).chain(disks).chain(share).chain(flash).collect()
     }
+}
+
+/// Returns the hardware address of the network card.
+fn hardware_address(network: &Network) -> String {
+    let last = match network {
+        Network::User | Network::Files { .. } => HARDWARE,
+        Network::Frames { hardware, .. } => *hardware,
+    };
+    format!("52:54:00:12:34:{last:02x}")
 }
 
 /// Replaces the placeholders of a template. Values are not searched for placeholders.
@@ -572,7 +587,7 @@ mod tests {
             value_of(&arguments, "-netdev"),
             ["user,hostfwd=tcp:127.0.0.1:5000-:7000,hostfwd=tcp:127.0.0.1:5001-:80,id=network0"]
         );
-        let network = Network::Frames { card: 6000, other: 6001 };
+        let network = Network::Frames { card: 6000, other: 6001, hardware: 0x0a };
         let arguments = board().arguments(&Configuration { network, ..configuration() });
         assert_eq!(
             value_of(&arguments, "-netdev"),
@@ -581,6 +596,7 @@ mod tests {
                 "remote.type=inet,remote.host=127.0.0.1,remote.port=6001,id=network0"
             )]
         );
+        assert!(value_of(&arguments, "-device").contains(&"virtio-net-device,netdev=network0,mac=52:54:00:12:34:0a"));
     }
 
     #[test]
@@ -629,7 +645,8 @@ mod tests {
             let machine = board.defaults.machine;
             board.check(Some(machine), Some(board.defaults.harts), Some(&board.defaults.memory)).unwrap();
             let arguments = board.arguments(&Configuration { machine, ..configuration() });
-            let placeholders = ["{kernel}", "{all_harts}", "{network}", "{device_tree}", "{disk}"];
+            let placeholders =
+                ["{kernel}", "{all_harts}", "{network}", "{hardware_address}", "{device_tree}", "{disk}"];
             assert!(!arguments.iter().any(|argument| placeholders.iter().any(|name| argument.contains(name))));
             for tree in value_of(&arguments, "-dtb") {
                 std::fs::remove_file(tree).unwrap();
@@ -655,7 +672,10 @@ mod tests {
         // The harts that the kernel cannot use are there, too.
         let configuration = Configuration { machine: Variant::Plic, ..configuration() };
         assert_eq!(value_of(&board.arguments(&configuration), "-smp"), ["4"]);
-        assert_eq!(value_of(&board.arguments(&configuration), "-nic"), ["user,model=cadence_gem"]);
+        assert_eq!(
+            value_of(&board.arguments(&configuration), "-nic"),
+            ["user,model=cadence_gem,mac=52:54:00:12:34:56"]
+        );
         // A seed, which counted instructions do not depend on.
         let line = |clock| {
             let arguments = board.arguments(&Configuration { clock, ..configuration.clone() });

@@ -135,6 +135,8 @@ pub enum Command {
     Test(Test),
     /// Keep the whole system busy for long, and check that its answers are right and nothing is lost.
     Soak(Soak),
+    /// Have two machines exchange many bytes over a wire that loses frames, and compare the hashes.
+    Exchange(Exchange),
     /// Run every check of the tree: format, lints, tidy, tests, documentation, builds.
     Check(Check),
     /// Look for inputs that break a property, with libFuzzer.
@@ -172,6 +174,7 @@ impl Command {
             Command::Demo(demo) => demo.machine.machine,
             Command::Test(test) => test.machine,
             Command::Soak(soak) => soak.machine.machine,
+            Command::Exchange(exchange) => exchange.machine.machine,
             Command::Bench(bench) => bench.machine,
             _ => None,
         }
@@ -699,6 +702,35 @@ pub struct Soak {
     pub machine: Machine,
 }
 
+/// Arguments of `exchange`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Two machines are joined by a wire of this program, and send each other so many bytes over TCP, both at the same time. The
+wire loses frames, and repeats, reorders and delays some others; the seed decides on each frame's fate. Each machine
+tells the hashes of what it has sent and received, of each connection, and those of both must be equal. The serial logs
+are exchange-1.log and exchange-2.log of cops/logs in the target directory. Ctrl-C ends both machines.
+
+EXAMPLES
+  cargo xtask exchange --mebibytes 64
+  cargo xtask exchange --connections 1 --loss 5 --seed 7 --harts 2")]
+pub struct Exchange {
+    /// How much each machine sends.
+    #[arg(long, value_name = "N", default_value_t = 10_240, value_parser = clap::value_parser!(u64).range(1..1 << 30))]
+    pub mebibytes: u64,
+    /// Connections at the same time, which share the bytes.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub connections: u16,
+    /// Lost frames of a hundred.
+    #[arg(long, value_name = "PERCENT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=50))]
+    pub loss: u8,
+    /// Seed of the bytes and of the fates of frames.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// The machine to boot twice.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
 /// Arguments of `test`.
 #[derive(Args, Debug)]
 pub struct Test {
@@ -934,6 +966,9 @@ mod tests {
         for wrong in [
             &["run", "--harts", "0"][..],
             &["soak", "--seconds", "3"],
+            &["exchange", "--mebibytes", "0"],
+            &["exchange", "--loss", "51"],
+            &["exchange", "--connections", "0"],
             &["run", "--harts", "9"],
             &["run", "--machine", "x86"],
             &["run", "--memory", "lots"],

@@ -18,7 +18,7 @@ const SCRIPT: &str = include_str!("../template/boot.sh");
 const README: &str = include_str!("../template/README.txt");
 
 /// Programs that only test or measure the system itself, or that need files which are not in the bundle.
-const LEFT_OUT: [&str; 5] = ["bench", "fuzz", "linux-init", "soak", "tests"];
+const LEFT_OUT: [&str; 6] = ["bench", "exchange", "fuzz", "linux-init", "soak", "tests"];
 
 /// The boot words that boot loaders pass.
 const BOOT_WORDS: &str = "init=/bin/shell";
@@ -154,6 +154,7 @@ fn shell_word(template: &str) -> String {
         ("{harts}", "$harts"),
         ("{memory}", "$memory"),
         ("{network}", "$network"),
+        ("{hardware_address}", "$hardware_address"),
     ] {
         word = word.replace(placeholder, &format!("'\"{variable}\"'"));
     }

@@ -31,6 +31,7 @@ mod dist;
 mod doctor;
 mod efi;
 mod emulator;
+mod exchange;
 mod exercises;
 mod experiments;
 mod fairness;
@@ -144,6 +145,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Check(check) if check::boots(check) => Some("check"),
         Command::Bench(bench) if bench.name.is_some() && !bench.list => Some("bench"),
         Command::Soak(_) => Some("soak"),
+        Command::Exchange(_) => Some("exchange"),
         Command::Demo(_) => Some("demo"),
         _ => None,
     }
@@ -164,6 +166,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Demo(arguments) => demo::demo(&context, arguments),
         Command::Test(arguments) => suites::test(&context, arguments),
         Command::Soak(arguments) => soak::soak(&context, arguments),
+        Command::Exchange(arguments) => exchange::exchange(&context, arguments),
         Command::Check(arguments) => check::check(&context, arguments),
         Command::Fuzz(arguments) => fuzz::fuzz(&context, arguments),
         Command::Mutants(arguments) => mutants::mutants(&context, arguments),

@@ -36,6 +36,7 @@ use crate::cores;
 use crate::dist;
 use crate::efi;
 use crate::emulator;
+use crate::exchange::{self, Exchange};
 use crate::exercises::{self, System};
 use crate::guest::{Echo, Failure, FailureKind, Guest};
 use crate::image;
@@ -134,6 +135,10 @@ const CUTS: [u32; 4] = [3, 17, 40, 90];
 
 /// Length of the soak of a test.
 const SOAK_SECONDS: u64 = 20;
+
+/// The exchange of a test, and the number of harts of each of its machines.
+const SHORT_EXCHANGE: Exchange = Exchange { mebibytes: 64, connections: 3, loss: 1, seed: 1 };
+const EXCHANGE_HARTS: u8 = 2;
 
 /// The mistakes that a kernel can be told to make by `fault=NAME` on its command line. Each must end in a report that
 /// names a function of this program, and in a failure status.
@@ -660,6 +665,11 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
                 let faults = move |boots: &Boots<'_>, log: &Path, show: Show| boots.faults(log, &kernel, show);
                 mistaken.part(&format!("{name} faults"), faults)
             })),
+            EXCHANGE => {
+                // Two machines need both lanes.
+                let boots = boots(chosen_machine(arguments, Some(arguments.harts.unwrap_or(EXCHANGE_HARTS))));
+                parts.push(Part { load: Load::All, ..boots.part(name, Boots::exchange) });
+            }
             // Its load from outside needs the host for itself.
             _ => parts.push(Part { load: Load::All, ..on_all_harts.part(name, Boots::soak) }),
         }
@@ -1092,7 +1102,7 @@ fn refusals(good: &[u8]) -> Vec<Refusal> {
 }
 
 /// The parts beside the machine's suite, which a filter chooses by these names.
-const PARTS: [&str; 21] = [
+const PARTS: [&str; 22] = [
     FAILING_ALLOCATIONS,
     "power cut",
     HOST_FOLDER,
@@ -1113,6 +1123,7 @@ const PARTS: [&str; 21] = [
     "profile",
     "trace",
     "faults",
+    EXCHANGE,
     "soak",
 ];
 
@@ -1159,6 +1170,9 @@ const ROOT_SIZE: u64 = 128 << 20;
 
 /// The part with a folder of this host.
 const HOST_FOLDER: &str = "folder of the host";
+
+/// The part with two machines.
+const EXCHANGE: &str = "exchange between machines";
 
 /// The part with failing allocations.
 const FAILING_ALLOCATIONS: &str = "failing allocations";
@@ -2063,6 +2077,14 @@ impl Boots<'_> {
     fn soak(&self, log: &Path, show: Show) -> Found {
         let soaked = soak::run(self.context, self.toolchain, &self.products, &self.machine, SOAK_SECONDS, log)?;
         show(&soaked.to_string());
+        Ok((Tally::PASSED, Vec::new()))
+    }
+
+    /// Has two machines exchange bytes over a wire that loses frames.
+    fn exchange(&self, log: &Path, show: Show) -> Found {
+        let Boots { context, toolchain, products, machine } = self;
+        let exchanged = exchange::run(context, toolchain, products, machine, SHORT_EXCHANGE, log)?;
+        show(&exchanged.to_string());
         Ok((Tally::PASSED, Vec::new()))
     }
 

@@ -6,6 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 harts=@HARTS@
 memory=@MEMORY@
 network=user
+hardware_address=52:54:00:12:34:56
 program=shell
 
 usage() {

@@ -16,7 +16,7 @@ use ethernet::{Link, ReceivedFrame};
 use network::{Address, Addressing, Configuration, ConnectionId, Received, Seeds, Sent, Stack, TcpOptions};
 
 use super::{Scenario, ScenarioBoot, ScenarioLab, line};
-use crate::board::{Clock, Network};
+use crate::board::{Clock, HARDWARE, Network};
 use crate::guest::Guest;
 
 pub const SCENARIO: Scenario = Scenario {
@@ -243,7 +243,7 @@ fn measure(lab: &ScenarioLab<'_>) -> Result<Vec<String>> {
     ours.connect(theirs)?;
     ours.set_nonblocking(true)?;
     let boot = ScenarioBoot { words: &["strangers"], harts: 1, memory: Some("256M"), clock: Clock::Host };
-    let network = Network::Frames { card: theirs.port(), other: ours.local_addr()?.port() };
+    let network = Network::Frames { card: theirs.port(), other: ours.local_addr()?.port(), hardware: HARDWARE };
     let activity = lab.context.progress.start("Measuring strangers on 1 hart");
     let mut guest = lab.start(&boot, network)?;
     guest.wait_for("the server", Duration::from_secs(600), |line| line.starts_with("strangers: ").then_some(()))?;

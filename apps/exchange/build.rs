@@ -1,0 +1,5 @@
+//! Links the package as a program.
+
+fn main() {
+    link::program();
+}
