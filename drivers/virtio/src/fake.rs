@@ -104,7 +104,7 @@ impl Memory for Piece {
 
 #[derive(Clone, Copy, Default)]
 pub struct FakeQueue {
-    size: u16,
+    pub size: u16,
     descriptors: u64,
     available: u64,
     pub used: u64,

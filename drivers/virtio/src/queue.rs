@@ -77,6 +77,8 @@ pub(crate) struct Queue<M: Memory> {
     /// Number of buffers offered since the beginning, and number of these that were published.
     offers: u16,
     published: u16,
+    /// Number of buffers that were published when the device was notified last.
+    notified: u16,
     /// Number of buffers used by the device since the beginning, as far as we have looked.
     taken: u16,
     armed: Armed,
@@ -148,6 +150,7 @@ impl<M: Memory> Queue<M> {
             limits,
             offers: 0,
             published: 0,
+            notified: 0,
             taken: 0,
             // This is the meaning of zeroed memory.
             armed: if event_index { Armed::At(0) } else { Armed::Always },
@@ -228,20 +231,28 @@ impl<M: Memory> Queue<M> {
         fence(Ordering::Release);
         let word = self.memory.load(self.available);
         self.memory.store(self.available, word & 0xffff | u32::from(self.offers) << 16);
-        let before = self.published;
         self.published = self.offers;
         // The publication comes before the check whether the device sleeps. Without this fence both sides could go to
         // sleep, each having missed the other's write.
         fence(Ordering::SeqCst);
         let needed = if self.event_index {
-            // The device requests a notification when a certain buffer is published: was it among these? All modulo
-            // 2^16.
+            // The device requests a notification when a certain buffer is published: was it among those since the last
+            // notification? All modulo 2^16. It may be one of an earlier publication: QEMU before version 8.0 leaves
+            // out the barriers of machines with one hart, so that the request is seen too late now and then. A device
+            // that sleeps has no older request than the queue is long.
             let event = self.memory.load(self.used + 4 + 8 * usize::from(self.size)) as u16;
-            self.published.wrapping_sub(event).wrapping_sub(1) < self.published.wrapping_sub(before)
+            let recent = self.published.wrapping_sub(self.notified).min(self.size);
+            self.notified = self.published.wrapping_sub(recent);
+            self.published.wrapping_sub(event).wrapping_sub(1) < recent
         } else {
             self.memory.load(self.used) & 1 == 0
         };
-        if needed { Notify::Needed } else { Notify::NotNeeded }
+        if needed {
+            self.notified = self.published;
+            Notify::Needed
+        } else {
+            Notify::NotNeeded
+        }
     }
 
     /// Takes the next buffer that the device has finished with.

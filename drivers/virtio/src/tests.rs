@@ -183,6 +183,41 @@ fn batches_are_announced_once() {
     }
 }
 
+/// An emulator without barriers lets the driver see a request for a notification too late.
+#[test]
+fn a_device_whose_request_was_seen_too_late_is_notified_with_the_next_frame() {
+    for version in [1, 2, PCI, PCI_WITH_MESSAGES] {
+        let device = Device::network(version, EVENT_INDEX);
+        let mut network = start(&device);
+        let request = |event: u16| {
+            let state = device.0.borrow();
+            let queue = state.queues[1];
+            state.arena.put(queue.used + 4 + 8 * u64::from(queue.size), &event.to_le_bytes());
+        };
+        let (mut sent, mut notified) = (0u16, device.0.borrow().notifications);
+        // Many times round.
+        for round in 0..70_000u32 {
+            assert!(send(&mut network, &[1; 60]));
+            // Of a device at work, the request is that of long ago.
+            let is_late = round % 7 == 0;
+            if is_late {
+                request(sent.wrapping_sub(1));
+            }
+            network.flush();
+            let arrived = std::iter::from_fn(|| device.take_sent()).count();
+            if is_late {
+                assert_eq!((device.0.borrow().notifications, arrived), (notified, 0));
+                request(sent);
+            } else {
+                notified += 1;
+                let all = if round % 7 == 1 { 2 } else { 1 };
+                assert_eq!((device.0.borrow().notifications, arrived), (notified, all));
+                sent = sent.wrapping_add(all as u16);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_full_device_takes_no_more_and_recovers() {
     let device = Device::network(2, 0);
