@@ -726,7 +726,7 @@ pub struct Exchange {
     /// Seed of the bytes and of the fates of frames.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// The machine to boot twice.
+    /// The machine to boot twice; the default are two harts.
     #[command(flatten)]
     pub machine: Machine,
 }

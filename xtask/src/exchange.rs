@@ -33,6 +33,9 @@ const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 /// The machines' names, for people.
 const NAMES: [&str; 2] = ["the first machine", "the second machine"];
 
+/// Number of harts of each machine, unless the user chooses another.
+pub const HARTS: u8 = 2;
+
 /// Longest time until the first machine listens, and longest time without another byte.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 const STANDSTILL: Duration = Duration::from_secs(300);
@@ -123,6 +126,7 @@ pub fn run(
     exchange: Exchange,
     log: &Path,
 ) -> Result<Exchanged> {
+    let machine = &cli::Machine { harts: machine.harts.or(Some(HARTS)), ..machine.clone() };
     let shares = Shares::losing(exchange.loss);
     let wire = Wire::start(shares, exchange.seed).context("this host has no wire")?;
     let start = |at: usize, way: &str| {

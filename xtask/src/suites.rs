@@ -136,9 +136,8 @@ const CUTS: [u32; 4] = [3, 17, 40, 90];
 /// Length of the soak of a test.
 const SOAK_SECONDS: u64 = 20;
 
-/// The exchange of a test, and the number of harts of each of its machines.
+/// The exchange of a test.
 const SHORT_EXCHANGE: Exchange = Exchange { mebibytes: 64, connections: 3, loss: 1, seed: 1 };
-const EXCHANGE_HARTS: u8 = 2;
 
 /// The mistakes that a kernel can be told to make by `fault=NAME` on its command line. Each must end in a report that
 /// names a function of this program, and in a failure status.
@@ -667,7 +666,7 @@ fn qemu<'a>(context: &'a Context, toolchain: &'a Toolchain, arguments: &cli::Tes
             })),
             EXCHANGE => {
                 // Two machines need both lanes.
-                let boots = boots(chosen_machine(arguments, Some(arguments.harts.unwrap_or(EXCHANGE_HARTS))));
+                let boots = boots(chosen_machine(arguments, Some(arguments.harts.unwrap_or(exchange::HARTS))));
                 parts.push(Part { load: Load::All, ..boots.part(name, Boots::exchange) });
             }
             // Its load from outside needs the host for itself.
