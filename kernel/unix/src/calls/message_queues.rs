@@ -330,7 +330,9 @@ mod tests {
             let writer = program.call(SystemCall::Open, [here, path, flag::WRONLY as usize, 0]).unwrap();
             assert_eq!(program.call(SystemCall::ReadAt, [writer, status, 100, 0]), Err(Errno::EBADF));
             assert_eq!(program.read_from(writer, 100), Err(Errno::EBADF));
-            [reader, writer].map(|file| program.close(file).unwrap());
+            for file in [reader, writer] {
+                program.close(file).unwrap();
+            }
             // Another mount that shows them read-only changes nothing for others.
             let shown = program.store(b"/tmp/shown\0");
             program.call(SystemCall::MakeDirectory, [here, shown, 0o755]).unwrap();
