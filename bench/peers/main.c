@@ -61,6 +61,7 @@ const struct measurement MEASUREMENTS[] = {
 	{ "creation", measure_creation },
 	{ "programs", measure_programs },
 	{ "servers", measure_servers },
+	{ "flood", measure_flood },
 	{ "disk", measure_disk },
 	{ NULL, NULL },
 };

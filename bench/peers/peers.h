@@ -86,6 +86,7 @@ void measure_creation(int count, char **arguments);
 void measure_workers(int count, char **arguments);
 void measure_programs(int count, char **arguments);
 void measure_servers(int count, char **arguments);
+void measure_flood(int count, char **arguments);
 void measure_disk(int count, char **arguments);
 
 /* Loads a module of Linux, if its file is there. */

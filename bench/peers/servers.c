@@ -3,6 +3,7 @@
  * requests of one wait beside a greedy neighbour; and the kernel's memory for a thread that waits.
  *
  *     bench servers                 over loopback, with the client in this process
+ *     bench flood                   the latency of redis alone, for a machine whose card is flooded or is not
  *     serve-program NAME            one of them until the machine ends, and the machine's clock on CLOCK_PORT; also
  *                                   `matrix`, the system's own fastest matrix server, and `bulk`, which moves many bytes
  *
@@ -259,6 +260,18 @@ static void measure_neighbour(void)
 	stop_program(process);
 	figure("nice_p99_alone", alone, "ns");
 	figure("nice_p99_beside", beside, "ns");
+}
+
+/* The latency of a server, on a machine whose network card may be flooded from outside. */
+void measure_flood(int count, char **arguments)
+{
+	(void)count;
+	(void)arguments;
+	make_files();
+	int process = start_program(&PROGRAMS[0]);
+	figure("flood_p99", p99(&PROGRAMS[0]), "ns");
+	figure("flood_uptime", now_ns(), "ns");
+	stop_program(process);
 }
 
 /* Memory that is neither free nor this process's pages. */

@@ -12,6 +12,7 @@
 mod card;
 mod contest;
 mod disk;
+mod flood;
 mod latencies;
 mod matrix;
 mod network;

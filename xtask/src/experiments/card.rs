@@ -10,7 +10,7 @@ use std::net::{Shutdown, TcpStream};
 use anyhow::{Result, bail};
 
 use super::servers::{GET, ServedProgram, Systems, busy, clock, compare, requests};
-use super::{Lab, Notebook, PATIENCE, Server, System};
+use super::{Lab, Notebook, PATIENCE, Server, System, flood};
 use crate::linux;
 
 /// The port of the server that moves many bytes; as in bench/peers.
@@ -66,6 +66,9 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     }
     if lab.selection.has(COST_NAME) {
         lab.selection.on_each(|system| idle(notebook, &systems, system, rounds));
+    }
+    if lab.selection.has(flood::FLOOD.0) {
+        flood::measure(&systems, notebook);
     }
     Ok(())
 }

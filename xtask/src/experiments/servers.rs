@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use filesystem::cpio;
 
-use super::{Lab, Notebook, PATIENCE, SYSTEMS, Server, System, Way, figure_of, machine, words};
+use super::{Lab, Notebook, PATIENCE, SYSTEMS, Selection, Server, System, Way, figure_of, machine, words};
 use crate::bench::Line;
 use crate::board::Configuration;
 use crate::context::command_line;
@@ -108,7 +108,18 @@ impl<'a> Systems<'a> {
         })
     }
 
-    fn configuration(&self, system: System, action: &[String]) -> Result<Configuration> {
+    /// Returns the figures that are wanted.
+    pub(super) fn selection(&self) -> &Selection {
+        &self.lab.selection
+    }
+
+    /// Boots a machine that measures and ends.
+    pub(super) fn measure(&self, title: &str, configuration: &Configuration, last: Option<&str>) -> Result<Vec<Line>> {
+        self.lab.measure(title, configuration, last)
+    }
+
+    /// Returns the boot of a system that starts bench/peers with these words.
+    pub(super) fn configuration(&self, system: System, action: &[String]) -> Result<Configuration> {
         let mut configuration = match system {
             System::Linux => self.linux.configuration(self.lab.context, 1, Way::Instructions.clock(), action)?,
             System::Cops => {
