@@ -10,10 +10,9 @@
 //! # Invariants
 //! * `unacknowledged <= next <= highest`, and `highest` is at most one (the end) behind the ring's last byte.
 //! * The right edge of the window that the other side was told never goes back, and never lies behind the room.
+//! * Bytes are accepted only where the ring has memory for them: its holder makes it before, or the bytes come again.
 //! * Something is under way, or waits for a window, if and only if `timer` is set once [`turn`](ControlBlock::turn) has
 //!   been called.
-
-use alloc::collections::TryReserveError;
 
 use crate::congestion::Congestion;
 use crate::ranges::Ranges;
@@ -39,6 +38,14 @@ const BETWEEN_ANSWERS: Time = 500_000;
 const SHORTEST_SILENCE: Time = 1_000;
 /// Ranges that a segment tells, as many as most others do.
 const RANGES_TOLD: usize = 3;
+/// Limit of a buffer at the beginning of a connection, if it may be larger later: as much as a window tells without a
+/// shift.
+const FIRST_LIMIT: usize = 1 << 16;
+/// Least room that the other side is told, whatever memory there is.
+const FEWEST: usize = 4096;
+/// Longest time in which the other side fills the window of a connection that would carry more with a larger one. No
+/// way over the earth, or to a satellite and back, is longer.
+const LONGEST_WAY: Time = 1_000_000;
 /// Smallest segment to send, whatever the other side states (as on Linux).
 const SMALLEST_SEGMENT: u16 = 88;
 
@@ -76,6 +83,25 @@ pub struct Agreed {
     pub scale: Option<(u8, u8)>,
     /// Whether both sides understand selective acknowledgements.
     pub selective: bool,
+}
+
+/// One of the two buffers of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffer {
+    /// Bytes that have arrived.
+    Incoming,
+    /// Bytes that are not acknowledged.
+    Outgoing,
+}
+
+/// The most bytes that the buffers of a connection may ever hold. A connection begins with less, if this is much, and
+/// has more when that would carry more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that have arrived and are not received.
+    pub incoming: usize,
+    /// Bytes that are to be sent and not acknowledged.
+    pub outgoing: usize,
 }
 
 /// A request that was answered by the caller.
@@ -174,6 +200,8 @@ pub struct ControlBlock {
     is_due: bool,
     /// Whether a window or a silent peer is to be probed at once.
     is_probing: bool,
+    /// Whether the window was filled quickly, and the bytes were not received yet.
+    is_filled: bool,
     /// Shifts of the other side's windows and of this side's.
     shifts: (u8, u8),
 
@@ -190,12 +218,15 @@ pub struct ControlBlock {
     /// Largest segment that this side takes.
     own_segment: u16,
     outgoing: Ring,
+    limits: Limits,
 
     expected: u32,
     /// Number acknowledged by the last segment, and the right edge of the window that it told.
     told: u32,
     edge: u32,
     incoming: Ring,
+    /// Number expected when the filling of the window began to be timed, and that time.
+    filled_from: (u32, Time),
     /// Largest data of a segment that has come.
     largest: u32,
     /// Bytes that must still arrive before acknowledgements may wait for long: a sender begins with little under way,
@@ -235,7 +266,8 @@ pub fn shift_of(buffer: usize) -> u8 {
 }
 
 impl ControlBlock {
-    fn new(state: State, ours: u32, incoming: Ring, outgoing: Ring) -> ControlBlock {
+    fn new(state: State, ours: u32, limits: Limits) -> ControlBlock {
+        let [incoming, outgoing] = [limits.incoming, limits.outgoing].map(|limit| Ring::new(limit.min(FIRST_LIMIT)));
         ControlBlock {
             state,
             nagle: true,
@@ -244,6 +276,7 @@ impl ControlBlock {
             selective: false,
             is_due: false,
             is_probing: false,
+            is_filled: false,
             shifts: (0, 0),
             front: ours.wrapping_add(1),
             unacknowledged: ours,
@@ -255,10 +288,12 @@ impl ControlBlock {
             segment: 536,
             own_segment: 536,
             outgoing,
+            limits,
             expected: 0,
             told: 0,
             edge: 0,
             incoming,
+            filled_from: (0, 0),
             largest: 536,
             early: EARLY,
             acknowledge_by: 0,
@@ -282,41 +317,24 @@ impl ControlBlock {
 
     /// Makes a connection that requests: its first segment is a SYN with this number. `own_segment` is the largest
     /// segment that it takes and sends.
-    ///
-    /// # Errors
-    /// There is no memory for the buffers.
-    pub fn connect(
-        number: u32,
-        own_segment: u16,
-        receive_buffer: usize,
-        send_buffer: usize,
-    ) -> Result<ControlBlock, TryReserveError> {
-        let (incoming, outgoing) = (Ring::new(receive_buffer)?, Ring::new(send_buffer)?);
-        let mut block = ControlBlock::new(State::SynSent, number, incoming, outgoing);
+    pub fn connect(number: u32, own_segment: u16, limits: Limits) -> ControlBlock {
+        let mut block = ControlBlock::new(State::SynSent, number, limits);
         block.own_segment = own_segment;
-        block.shifts.1 = shift_of(receive_buffer);
-        Ok(block)
+        block.shifts.1 = shift_of(limits.incoming);
+        block
     }
 
     /// Makes a connection of a request that the caller has answered; the segment that acknowledges the answer is to be
     /// its first [input](Self::input).
-    ///
-    /// # Errors
-    /// There is no memory for the buffers.
-    pub fn accept(
-        handshake: &Handshake,
-        receive_buffer: usize,
-        send_buffer: usize,
-    ) -> Result<ControlBlock, TryReserveError> {
-        let (incoming, outgoing) = (Ring::new(receive_buffer)?, Ring::new(send_buffer)?);
+    pub fn accept(handshake: &Handshake, limits: Limits) -> ControlBlock {
         let &Handshake { ours, theirs, window, agreed } = handshake;
-        let mut block = ControlBlock::new(State::SynReceived, ours, incoming, outgoing);
+        let mut block = ControlBlock::new(State::SynReceived, ours, limits);
         block.next = ours.wrapping_add(1);
         block.highest = block.next;
         block.begin(theirs);
         block.edge = block.expected.wrapping_add(window.into());
         block.agree(agreed);
-        Ok(block)
+        block
     }
 
     /// Takes the number of the other side's SYN.
@@ -324,6 +342,7 @@ impl ControlBlock {
         self.expected = theirs.wrapping_add(1);
         self.told = self.expected;
         self.edge = self.expected;
+        self.filled_from.0 = self.expected;
         self.told_by = (theirs, self.unacknowledged);
     }
 
@@ -382,16 +401,75 @@ impl ControlBlock {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Offers room for bytes to be sent; see [`Ring::fill`].
+    fn buffer_mut(&mut self, buffer: Buffer) -> &mut Ring {
+        match buffer {
+            Buffer::Incoming => &mut self.incoming,
+            Buffer::Outgoing => &mut self.outgoing,
+        }
+    }
+
+    /// Returns the bytes of memory of both buffers.
+    pub fn memory(&self) -> usize {
+        self.incoming.memory() + self.outgoing.memory()
+    }
+
+    /// Gives a buffer memory for so many further bytes, as far as its limit allows; see [`Ring::make_room`].
+    pub fn make_room(&mut self, buffer: Buffer, bytes: usize, admits: impl FnMut(usize, usize) -> bool) -> bool {
+        self.buffer_mut(buffer).make_room(bytes, admits)
+    }
+
+    /// Lets the window grow no further than the buffer's memory, which is all that there is, until as much has been
+    /// received. What was told is not taken back.
+    pub fn limit_window(&mut self) {
+        self.incoming.lower_limit(FEWEST);
+    }
+
+    /// Gives back some memory that the buffers do not need; see [`Ring::shrink`].
+    pub fn shrink(&mut self) {
+        let ahead = self.ahead.as_slice().last().map_or(0, |&(_, end)| end as usize);
+        self.incoming.shrink(if ahead > 0 { self.incoming.len() + ahead } else { 0 });
+        self.outgoing.shrink(0);
+    }
+
+    /// Returns how many bytes of memory the buffer for arriving bytes lacks to take this segment in.
+    #[inline(always)]
+    pub fn lacks(&self, segment: &Segment<'_>) -> usize {
+        let length = segment.payload.len() as u32;
+        let end = segment.sequence.wrapping_add(length).wrapping_sub(self.expected);
+        let room = self.incoming.room();
+        if length == 0 || end as usize <= room {
+            return 0;
+        }
+        // Not for what has come already, or has no room.
+        if end as i32 > 0 && room < self.incoming.free() && self.may_receive_first() {
+            (end as usize).min(self.incoming.free())
+        } else {
+            0
+        }
+    }
+
+    /// Offers room for bytes to be sent, as far as there is memory; see [`Ring::fill`].
     #[inline(always)]
     pub fn send(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> (usize, usize) {
         if self.may_send() { self.outgoing.fill(fill) } else { (0, 0) }
     }
 
+    /// Whether data may come, if this segment establishes the connection.
+    fn may_receive_first(&self) -> bool {
+        self.may_receive() || self.state == State::SynReceived
+    }
+
     /// Offers received bytes; see [`Ring::take`].
     #[inline(always)]
     pub fn receive(&mut self, take: impl FnOnce(&[u8]) -> usize) -> (usize, usize) {
-        self.incoming.take(take)
+        let taken = self.incoming.take(take);
+        if self.ahead.is_empty() {
+            self.incoming.rewind();
+        }
+        if self.is_filled {
+            self.widen_window();
+        }
+        taken
     }
 
     /// Ends this side's stream behind the bytes that are to be sent.
@@ -457,7 +535,7 @@ impl ControlBlock {
             && !segment.has_options()
             && self.ahead.is_empty()
             && self.their_end.is_none()
-            && segment.payload.len() <= self.incoming.free()
+            && segment.payload.len() <= self.incoming.room()
             && segment.acknowledgement.wrapping_sub(self.unacknowledged)
                 <= self.highest.wrapping_sub(self.unacknowledged);
         if !is_usual {
@@ -480,6 +558,30 @@ impl ControlBlock {
         self.incoming.grow(length);
         self.expected = self.expected.wrapping_add(length as u32);
         self.largest = self.largest.max(length as u32);
+        if self.expected.wrapping_sub(self.filled_from.0) as usize >= self.incoming.limit() {
+            self.window_was_filled(now);
+        }
+    }
+
+    /// As many bytes as fit the window have come. If that took no longer than a way and back may take, the window may
+    /// be all that holds the sender up.
+    #[cold]
+    #[inline(never)]
+    fn window_was_filled(&mut self, now: Time) {
+        self.is_filled = now.saturating_sub(self.filled_from.1) <= LONGEST_WAY;
+        self.filled_from = (self.expected, now);
+    }
+
+    /// The bytes that have filled the window are received: there is room for more. A sender to whom nobody listens gets
+    /// none.
+    #[cold]
+    #[inline(never)]
+    fn widen_window(&mut self) {
+        let limit = self.incoming.limit();
+        if self.incoming.len() <= limit / 2 {
+            self.is_filled = false;
+            self.incoming.raise_limit((limit * 2).min(self.limits.incoming));
+        }
     }
 
     /// Takes a segment's acknowledgement and window into account; the acknowledged number is in the range of what was
@@ -554,6 +656,19 @@ impl ControlBlock {
         if was_under_way.saturating_mul(2) >= self.congestion.window() {
             self.congestion.grow(count, self.segment, self.round_trip.smoothed(), now);
         }
+        if was_under_way as usize * 2 >= self.outgoing.limit() {
+            self.allow_more();
+        }
+    }
+
+    /// Half of all that the holder may write ahead was under way: it may write more, if more may be under way.
+    #[cold]
+    #[inline(never)]
+    fn allow_more(&mut self) {
+        let limit = self.outgoing.limit();
+        if self.congestion.window() as usize > limit / 2 {
+            self.outgoing.raise_limit((limit * 2).min(self.limits.outgoing));
+        }
     }
 
     #[cold]
@@ -603,16 +718,17 @@ impl ControlBlock {
         }
         // Whether any of it lies in the window (RFC 9293, section 3.10.7.4). An acknowledgement may have the number
         // behind the window, if what is before that is on its way or lost.
-        let room = self.incoming.free() as u32 + 1;
+        let promised = (self.edge.wrapping_sub(self.expected) as i32).max(0) as u32;
+        let window = (self.incoming.free() as u32).max(promised);
         let ahead = segment.sequence.wrapping_sub(self.expected);
-        let is_in_window = ahead <= room;
+        let is_in_window = ahead <= window + 1;
         if segment.has(flags::RST) {
             if segment.sequence == self.expected {
                 self.end();
                 self.resets = false;
                 return Reaction::Ended;
             }
-            return if ahead < (self.incoming.free() as u32).max(1) { self.challenge(now) } else { Reaction::Usual };
+            return if ahead < window.max(1) { self.challenge(now) } else { Reaction::Usual };
         }
         if segment.has(flags::SYN) {
             // The answer to a request that both sides have made at once, or one that was repeated.
@@ -800,7 +916,7 @@ impl ControlBlock {
         } else {
             behind.wrapping_neg()
         };
-        let room = self.incoming.free().saturating_sub(offset as usize);
+        let room = self.incoming.room().saturating_sub(offset as usize);
         if payload.len() > room || offset as usize > self.incoming.free() {
             payload = &payload[..room.min(payload.len())];
             has_end = false;
@@ -1140,7 +1256,7 @@ impl ControlBlock {
     /// Returns the growth of the window that is worth telling (RFC 9293, section 3.8.6.2.2).
     #[inline(always)]
     fn least_growth(&self) -> u32 {
-        self.largest.min(self.incoming.capacity() as u32 / 2)
+        self.largest.min(self.incoming.limit() as u32 / 2)
     }
 
     /// Returns the free room, as far as a window with this shift can tell it.

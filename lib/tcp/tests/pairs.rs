@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tcp::{Agreed, ControlBlock, Departure, Handshake, Reaction, Segment, State, Time, Turn};
+use tcp::{Agreed, Buffer, ControlBlock, Departure, Handshake, Limits, Reaction, Segment, State, Time, Turn, shift_of};
 
 /// A small generator, so that every failure repeats.
 struct Random(u64);
@@ -45,6 +45,41 @@ struct Pair {
     dropped: Vec<(usize, u64)>,
     /// Largest data, with options.
     largest: usize,
+    /// Part of the arrivals for which there is no memory, of a hundred.
+    refused: u64,
+}
+
+fn limits(buffer: usize) -> Limits {
+    Limits { incoming: buffer, outgoing: buffer }
+}
+
+/// Takes a segment in, with memory for it.
+fn take_in(block: &mut ControlBlock, segment: &Segment<'_>, now: Time) -> Reaction {
+    let lacking = block.lacks(segment);
+    block.make_room(Buffer::Incoming, lacking, |_, _| true);
+    assert_eq!(block.lacks(segment), 0);
+    block.input(segment, now)
+}
+
+/// Has an end send bytes as long as `fill` takes all room that it is offered.
+fn send(block: &mut ControlBlock, mut fill: impl FnMut(&mut [u8]) -> usize) {
+    loop {
+        block.make_room(Buffer::Outgoing, 1, |_, _| true);
+        let (taken, offered) = block.send(&mut fill);
+        if taken < offered || offered == 0 {
+            return;
+        }
+    }
+}
+
+/// Has an end receive as long as `take` takes all that it is offered.
+fn receive(block: &mut ControlBlock, mut take: impl FnMut(&[u8]) -> usize) {
+    loop {
+        let (taken, offered) = block.receive(&mut take);
+        if taken < offered || offered == 0 {
+            return;
+        }
+    }
 }
 
 fn bytes_of(block: &ControlBlock, departure: &Departure) -> Vec<u8> {
@@ -59,7 +94,7 @@ impl Pair {
         let mut random = Random(seed | 1);
         let numbers = [random.below(1 << 32) as u32, random.below(1 << 32) as u32];
         let now = 1_000_000;
-        let mut first = ControlBlock::connect(numbers[0], segments[0], buffers[0], buffers[0]).unwrap();
+        let mut first = ControlBlock::connect(numbers[0], segments[0], limits(buffers[0]));
         let request = first.output(now).unwrap();
         let bytes = bytes_of(&first, &request);
         let request = Segment::read(&bytes).unwrap();
@@ -72,11 +107,11 @@ impl Pair {
             window,
             agreed: Agreed {
                 segment_size: options.segment_size.unwrap().min(segments[1]),
-                scale: Some((shift, 2)),
+                scale: Some((shift, shift_of(buffers[1]))),
                 selective: options.selective,
             },
         };
-        let second = ControlBlock::accept(&handshake, buffers[1], buffers[1]).unwrap();
+        let second = ControlBlock::accept(&handshake, limits(buffers[1]));
         // The answer, as the caller writes it.
         let mut answer = vec![0; 32];
         answer[4..8].copy_from_slice(&numbers[1].to_be_bytes());
@@ -84,7 +119,7 @@ impl Pair {
         (answer[12], answer[13]) = (8 << 4, 0x12);
         answer[14..16].copy_from_slice(&window.to_be_bytes());
         let [high, low] = segments[1].to_be_bytes();
-        answer[20..32].copy_from_slice(&[2, 4, high, low, 3, 3, 2, 1, 4, 2, 0, 0]);
+        answer[20..32].copy_from_slice(&[2, 4, high, low, 3, 3, shift_of(buffers[1]), 1, 4, 2, 0, 0]);
         assert_eq!(first.input(&Segment::read(&answer).unwrap(), now), Reaction::Usual);
         assert_eq!(first.state(), State::Established);
         let mut pair = Pair {
@@ -97,6 +132,7 @@ impl Pair {
             sent: [0; 2],
             dropped: Vec::new(),
             largest: segments[0].min(segments[1]).into(),
+            refused: 0,
         };
         pair.emit(0);
         pair.now += WAY;
@@ -158,7 +194,13 @@ impl Pair {
         while let Some(entry) = self.wire.first_entry().filter(|entry| entry.key().0 <= now) {
             let (end, bytes) = entry.remove();
             let segment = Segment::read(&bytes).unwrap();
-            if self.ends[end].input(&segment, self.now) == Reaction::Answer {
+            let is_refused = self.random.percent(self.refused);
+            let block = &mut self.ends[end];
+            let lacking = block.lacks(&segment);
+            if !block.make_room(Buffer::Incoming, lacking, |_, _| !is_refused) {
+                block.limit_window();
+            }
+            if block.input(&segment, self.now) == Reaction::Answer {
                 let answer = self.ends[end].acknowledgement();
                 self.put(end, &answer);
             }
@@ -172,29 +214,22 @@ impl Pair {
         let limit = self.now + 3_600_000_000;
         loop {
             for end in 0..2 {
-                loop {
-                    let (taken, offered) = self.ends[end].send(|room| {
-                        let count = left[end].len().min(room.len());
-                        room[..count].copy_from_slice(&left[end][..count]);
-                        left[end] = &left[end][count..];
-                        count
-                    });
-                    if taken < offered || offered == 0 || left[end].is_empty() {
-                        break;
-                    }
-                }
+                send(&mut self.ends[end], |room| {
+                    let count = left[end].len().min(room.len());
+                    room[..count].copy_from_slice(&left[end][..count]);
+                    left[end] = &left[end][count..];
+                    count
+                });
                 if left[end].is_empty() && self.ends[end].may_send() {
                     self.ends[end].close();
                 }
                 if !slow || self.random.percent(40) {
-                    loop {
-                        let (taken, _) = self.ends[end].receive(|bytes| {
-                            arrived[end].extend_from_slice(bytes);
-                            bytes.len()
-                        });
-                        if taken == 0 {
-                            break;
-                        }
+                    receive(&mut self.ends[end], |bytes| {
+                        arrived[end].extend_from_slice(bytes);
+                        bytes.len()
+                    });
+                    if self.random.percent(10) {
+                        self.ends[end].shrink();
                     }
                 }
                 self.emit(end);
@@ -274,12 +309,12 @@ fn a_loss_after_long_luck_is_mended_at_once() {
     let mut last = pair.now;
     while arrived < LUCK + (1 << 23) {
         if arrived >= LUCK && pair.dropped.is_empty() && before < LUCK {
-            pair.dropped = vec![(0, pair.sent[0] + 20)];
+            pair.dropped = vec![(0, pair.sent[0] + 22)];
         }
         before = arrived;
-        pair.ends[0].send(|room| room.len());
+        send(&mut pair.ends[0], |room| room.len());
         assert!(pair.step());
-        pair.ends[1].receive(|bytes| {
+        receive(&mut pair.ends[1], |bytes| {
             arrived += bytes.len() as u64;
             bytes.len()
         });
@@ -294,15 +329,14 @@ fn a_loss_after_long_luck_is_mended_at_once() {
 fn without_ranges(segments: [u16; 2], buffer: usize) -> Pair {
     let agreed = Agreed { segment_size: segments[0], scale: None, selective: false };
     let handshake = |ours: u32, theirs: u32| Handshake { ours, theirs, window: buffer.min(65535) as u16, agreed };
-    let mut ends =
-        [handshake(1, 2), handshake(2, 1)].map(|handshake| ControlBlock::accept(&handshake, buffer, buffer).unwrap());
+    let mut ends = [handshake(1, 2), handshake(2, 1)].map(|handshake| ControlBlock::accept(&handshake, limits(buffer)));
     for (end, (ours, theirs)) in ends.iter_mut().zip([(1u32, 2u32), (2, 1)]) {
         let mut bytes = vec![0; 20];
         bytes[4..8].copy_from_slice(&(theirs + 1).to_be_bytes());
         bytes[8..12].copy_from_slice(&(ours + 1).to_be_bytes());
         (bytes[12], bytes[13]) = (5 << 4, 0x10);
         bytes[14..16].copy_from_slice(&(buffer.min(65535) as u16).to_be_bytes());
-        end.input(&Segment::read(&bytes).unwrap(), 1_000_000);
+        take_in(end, &Segment::read(&bytes).unwrap(), 1_000_000);
         assert_eq!(end.state(), State::Established);
     }
     Pair {
@@ -315,6 +349,7 @@ fn without_ranges(segments: [u16; 2], buffer: usize) -> Pair {
         sent: [0; 2],
         dropped: Vec::new(),
         largest: segments[0].into(),
+        refused: 0,
     }
 }
 
@@ -329,7 +364,7 @@ fn segment(sequence: u32, acknowledgement: u32, flags: u8, payload: &[u8]) -> Ve
 }
 
 fn give(pair: &mut Pair, end: usize, bytes: &[u8]) -> Reaction {
-    pair.ends[end].input(&Segment::read(bytes).unwrap(), pair.now)
+    take_in(&mut pair.ends[end], &Segment::read(bytes).unwrap(), pair.now)
 }
 
 #[test]
@@ -368,7 +403,12 @@ fn an_end_before_data_that_has_come_is_none() {
 #[test]
 fn repeated_acknowledgements_without_news_are_no_loss() {
     let mut pair = Pair::new([1000; 2], [65536; 2], Faults::default(), 3);
-    pair.ends[0].send(|room| 5000.min(room.len()));
+    let mut left = 5000;
+    send(&mut pair.ends[0], |room| {
+        let count = room.len().min(left);
+        left -= count;
+        count
+    });
     pair.emit(0);
     let sent = pair.sent[0];
     let (theirs, ours) = (pair.ends[0].expected(), pair.ends[0].unacknowledged());
@@ -384,7 +424,7 @@ fn repeated_acknowledgements_without_news_are_no_loss() {
 #[test]
 fn a_program_that_reads_byte_by_byte_makes_no_silly_window() {
     let mut pair = without_ranges([1000; 2], 4096);
-    pair.ends[0].send(|room| room.len());
+    send(&mut pair.ends[0], |room| room.len());
     for _ in 0..50 {
         pair.step();
     }
@@ -418,6 +458,38 @@ fn a_silent_peer_is_probed_and_not_more_often_than_it_makes_sense() {
     assert_eq!(pair.sent, [1, 1]);
 }
 
+/// Over a long way the window grows until it no longer holds the sender up, and so does what is written ahead; an end
+/// to which nobody listens takes what it told at first, and no more.
+#[test]
+fn buffers_grow_with_the_way_if_somebody_listens() {
+    for (listens, most) in [(true, 1 << 20), (true, 200_000), (false, 1 << 20)] {
+        let mut pair = Pair::new([1460; 2], [most; 2], Faults::default(), 11);
+        let (start, mut arrived) = (pair.now, 0);
+        while pair.now < start + 2_000_000 {
+            send(&mut pair.ends[0], |room| room.len());
+            assert!(pair.step());
+            if listens {
+                receive(&mut pair.ends[1], |bytes| {
+                    arrived += bytes.len();
+                    bytes.len()
+                });
+            }
+        }
+        let limits = [pair.ends[0].outgoing().limit(), pair.ends[1].incoming().limit()];
+        assert_eq!(limits, if listens { [most; 2] } else { [1 << 16; 2] });
+        if listens {
+            // Each way and back takes 10 ms.
+            assert!(arrived > 100 * most, "{arrived}");
+            while pair.step() {}
+            receive(&mut pair.ends[1], <[u8]>::len);
+            (0..20).for_each(|_| pair.ends.iter_mut().for_each(ControlBlock::shrink));
+            assert_eq!(pair.ends.each_ref().map(ControlBlock::memory), [0; 2]);
+        } else {
+            assert_eq!(pair.ends[1].incoming().len(), 1 << 16);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(property::cases(96))]
 
@@ -425,15 +497,15 @@ proptest! {
     #[test]
     fn bytes_survive_any_wire(
         seed: u64, lost in 0u64..25, repeated in 0u64..30, delayed in 0u64..60,
-        lengths in prop::array::uniform2(0usize..60_000), segments in prop::array::uniform2(88u16..3000),
-        buffers in prop::array::uniform2(1024usize..100_000), slow: bool, plain: bool,
+        lengths in prop::array::uniform2(0usize..100_000), segments in prop::array::uniform2(88u16..3000),
+        buffers in prop::array::uniform2(1024usize..200_000), slow: bool, plain: bool, refused in 0u64..25,
     ) {
         let faults = Faults { lost, repeated, delayed };
         let mut pair = match plain {
             true => without_ranges([segments[0].min(1460); 2], buffers[0]),
             false => Pair::new(segments, buffers, Faults::default(), seed),
         };
-        pair.faults = faults;
+        (pair.faults, pair.refused) = (faults, refused);
         let data = [pattern(lengths[0], seed), pattern(lengths[1], !seed)];
         let arrived = pair.exchange([&data[0], &data[1]], slow);
         prop_assert!(arrived[1] == data[0], "{} of {}", arrived[1].len(), data[0].len());
@@ -449,12 +521,14 @@ proptest! {
         ),
     ) {
         let mut pair = Pair::new([1460; 2], [4096; 2], Faults::default(), seed);
+        prop_assert!(pair.ends.iter().all(|end| end.memory() == 0), "nothing has come");
         for (step, first, second, flags, window, length) in steps {
             let near = |number: u32, base: u32| base.wrapping_add((number % 9000).wrapping_sub(4500));
             let block = &mut pair.ends[1];
             match step {
-                0 => { block.send(|room| length.min(room.len())); }
-                1 => { block.receive(|bytes| length.min(bytes.len())); }
+                0 => send(block, |room| length.min(room.len())),
+                1 if first % 8 == 0 => block.shrink(),
+                1 => receive(block, |bytes| length.min(bytes.len())),
                 2 => pair.now += u64::from(first % 2_000_000),
                 3 if first % 16 == 0 => block.close(),
                 3 if first % 16 == 1 => block.abort(),
@@ -472,7 +546,13 @@ proptest! {
                         bytes[24..28].copy_from_slice(&near(second, block.unacknowledged()).to_be_bytes());
                         bytes[28..32].copy_from_slice(&near(first, block.unacknowledged()).to_be_bytes());
                     }
-                    block.input(&Segment::read(&bytes).unwrap(), pair.now);
+                    let segment = Segment::read(&bytes).unwrap();
+                    let lacking = block.lacks(&segment);
+                    prop_assert!(lacking <= 4096);
+                    if !block.make_room(Buffer::Incoming, lacking, |_, memory| memory <= 4096 - 512 * usize::from(step)) {
+                        block.limit_window();
+                    }
+                    block.input(&segment, pair.now);
                 }
             }
             for _ in 0..200 {
