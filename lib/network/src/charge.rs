@@ -4,7 +4,8 @@
 //! connection that was not accepted yet, one that was closed and still delivers, the record of one that has ended. Each
 //! of them belongs to the owner of the listener, or to the owner that requested the connection, and is charged from
 //! before its memory is taken until after it is given back. Without the owner's consent nothing is made: a request is
-//! dropped as if the backlog were full, and an ended connection is not remembered.
+//! dropped as if the backlog were full, an ended connection is not remembered, and bytes that have come are dropped as
+//! if the wire had lost them.
 
 use alloc::sync::Arc;
 
@@ -15,13 +16,32 @@ use crate::Error;
 pub enum Held {
     /// A request for a connection that was answered and is not yet acknowledged.
     Request,
-    /// A connection in a listener's queue, held by a program, or orphaned. With buffers at their largest size.
+    /// A connection in a listener's queue, held by a program, or orphaned. Its buffers have no memory at first.
     Connection,
-    /// Memory of the accepted end of a connection within the host. The other end counts for the owner that requested
-    /// the connection.
+    /// The accepted end of a connection within the host. The other end counts for the owner that requested the
+    /// connection.
     AcceptedEnd,
     /// The record of a connection that has ended.
     Record,
+}
+
+/// Reason for which a buffer grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Without, the connection could not go on.
+    Progress,
+    /// It is faster so. A stranger may have caused it: the owner does well to keep memory for other things.
+    Speed,
+}
+
+/// Memory of a buffer that is needed for progress: a few segments.
+const NEEDED: usize = 8 * 1024;
+
+impl Need {
+    /// Returns the reason for which a buffer is to have so much memory.
+    pub(crate) fn of(memory: usize) -> Need {
+        if memory <= NEEDED { Need::Progress } else { Need::Speed }
+    }
 }
 
 /// An account that pays for memory.
@@ -34,7 +54,16 @@ pub trait Owner: Send + Sync {
     /// The owner's limit is reached: [`Error::OutOfMemory`] or [`Error::Limit`].
     fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error>;
 
-    /// Refunds one charge.
+    /// Charges `bytes` more for a thing that is charged already.
+    ///
+    /// # Errors
+    /// As [`charge`](Self::charge).
+    fn charge_more(&self, bytes: usize, need: Need) -> Result<(), Error>;
+
+    /// Refunds `bytes` of a thing that stays.
+    fn refund_some(&self, bytes: usize);
+
+    /// Refunds one charge, with what is left of it.
     fn refund(&self, held: Held, bytes: usize);
 }
 
@@ -53,6 +82,27 @@ impl Charge {
             owner.charge(held, bytes as usize, free)?;
         }
         Ok(Charge { owner: owner.cloned(), bytes, held })
+    }
+
+    /// Charges `bytes` more. Returns whether the owner has consented.
+    pub(crate) fn grow(&mut self, bytes: usize, need: Need) -> bool {
+        let Some(sum) = u32::try_from(bytes).ok().and_then(|more| self.bytes.checked_add(more)) else { return false };
+        if self.owner.as_ref().is_some_and(|owner| owner.charge_more(bytes, need).is_err()) {
+            return false;
+        }
+        self.bytes = sum;
+        true
+    }
+
+    /// Refunds what is beyond so many bytes.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let beyond = (self.bytes as usize).saturating_sub(bytes);
+        if beyond > 0 {
+            self.bytes -= beyond as u32;
+            if let Some(owner) = &self.owner {
+                owner.refund_some(beyond);
+            }
+        }
     }
 
     /// Returns the charged owner.

@@ -275,6 +275,8 @@ pub struct Counters {
     pub loopback_packets: u64,
     /// Connection requests dropped because too many finished ones waited to be accepted, or memory was short.
     pub requests_dropped: u64,
+    /// Segments that have come and found no memory, so that they come again.
+    pub arrivals_without_memory: u64,
     /// Requests answered with a SYN cookie, because too many others were not acknowledged.
     pub cookies_sent: u64,
     /// Connections made of a cookie that came back.

@@ -36,7 +36,7 @@ use crate::segments::{segment_in, time};
 use crate::six::LEAST_MTU;
 use crate::slab::{ListenerId, Slab};
 use crate::table::{ENTRY, Hash, Key, Table};
-use crate::tcp::{Connection, Engine, Holder, TcpOptions, Wire, clamped, duration};
+use crate::tcp::{Connection, ConnectionMemory, Engine, Holder, TcpOptions, Wire, clamped, duration};
 use crate::time_wait::Remains;
 
 /// Segment size for a client that states none (RFC 9293, section 3.7.1).
@@ -421,7 +421,8 @@ impl Host {
         let size = self.segment_size(via, key);
         let is_narrow =
             via == Via::Six && matches!(key.remote().ip(), IpAddr::V6(remote) if self.six.is_narrow(remote));
-        let charged = Charge::new(owner.as_ref(), Held::Connection, options.memory() + key.memory_beyond_four(), free);
+        let memory = ConnectionMemory::of_this_build().wire + key.memory_beyond_four();
+        let charged = Charge::new(owner.as_ref(), Held::Connection, memory, free);
         let made = charged.and_then(|charge| Ok((charge, answered(request, &options, size)?))).and_then(
             |(charge, mut wire)| {
                 wire.look();
@@ -436,11 +437,15 @@ impl Host {
             self.counters.requests_dropped += 1;
             return Established::NotNow;
         };
+        let arrived = segment_in(via, frame, self.hardware, &self.checksums);
+        if let Some(segment) = &arrived {
+            self.make_room_for(index, segment, now);
+        }
         let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
             return Established::Invalid;
         };
-        if let Some(segment) = segment_in(via, frame, self.hardware, &self.checksums) {
-            wire.tcp_mut().input(&segment, time(now));
+        if let Some(segment) = &arrived {
+            wire.tcp_mut().input(segment, time(now));
         }
         if !matches!(wire.tcp().state(), State::Established | State::CloseWait) {
             // Its sequence number is not in the window.
@@ -530,8 +535,7 @@ fn answered(request: &Request, options: &TcpOptions, size: u16) -> Result<Wire, 
     let window = u16::try_from(receive_buffer).unwrap_or(u16::MAX);
     let scale = offer.scale.map(|theirs| (theirs, shift_of(receive_buffer as usize)));
     let agreed = Agreed { segment_size: offer.segment.min(size), scale, selective: offer.selective };
-    let buffers = [options.receive_buffer, options.send_buffer].map(clamped);
-    let tcp = ControlBlock::accept(&Handshake { ours, theirs, window, agreed }, buffers[0], buffers[1])?;
+    let tcp = ControlBlock::accept(&Handshake { ours, theirs, window, agreed }, options.buffers());
     Wire::new(course.via, tcp, options, since)
 }
 

@@ -19,7 +19,7 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{
     EthernetAddress, HardwareAddress, Icmpv4Packet, IpCidr, Ipv4Cidr, Ipv4Packet, TcpControl, TcpRepr,
 };
-use tcp::{Planned, Reaction, State, Turn};
+use tcp::{Buffer, Planned, Reaction, State, Turn};
 
 use crate::Error;
 use crate::arrivals::{Allowance, Reader};
@@ -640,6 +640,12 @@ impl Host {
                 return;
             }
             wire.last_heard = now;
+            if wire.tcp().lacks(&arrived) > 0 {
+                self.make_room_for(index, &arrived, now);
+            }
+            let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
+                return;
+            };
             let reaction = wire.tcp_mut().input(&arrived, time(now));
             let is_kept_waiting = is_kept_waiting(wire, &arrived);
             if reaction != Reaction::Usual {
@@ -655,6 +661,22 @@ impl Host {
             return;
         }
         self.stray_input(via, Segment::of(key, &arrived), frame, answer, now);
+    }
+
+    /// Gives a connection memory to take a segment in, or does not: then the other side sends the bytes again.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn make_room_for(&mut self, index: u32, segment: &tcp::Segment<'_>, now: Instant) {
+        let admits = self.admits;
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        let Engine::Wire(wire) = &connection.engine else { return };
+        let lacking = wire.tcp().lacks(segment);
+        if lacking > 0 && !connection.make_room(Buffer::Incoming, lacking, admits) {
+            self.counters.arrivals_without_memory += 1;
+        }
+        if let Some(at) = connection.set_rest(now) {
+            self.timers.no_later_than(index, at);
+        }
     }
 
     /// Handles a segment that is for no connection.
@@ -890,7 +912,7 @@ impl Host {
         let Some(connection) = self.connections.get_mut(index) else {
             return Next::Gone;
         };
-        let deadline = connection.deadline();
+        let (deadline, shrink_at) = (connection.deadline(), connection.shrink_at);
         let Engine::Wire(wire) = &mut connection.engine else {
             return Next::Gone;
         };
@@ -903,6 +925,7 @@ impl Host {
             Turn::At(at) => instant(at).min(deadline.unwrap_or(FAR_AWAY)),
             Turn::Idle => deadline.unwrap_or(FAR_AWAY),
         };
+        let at = at.min(shrink_at);
         if at != FAR_AWAY {
             self.timers.no_later_than(index, at);
         }
@@ -1092,6 +1115,9 @@ impl Host {
             if !begin(connection.reader) {
                 self.timers.no_later_than(index, now);
                 break;
+            }
+            if let Some(at) = connection.shrink(now) {
+                self.timers.no_later_than(index, at);
             }
             let is_over = connection.deadline().is_some_and(|at| at <= now);
             match &mut connection.engine {

@@ -70,7 +70,7 @@ mod udp;
 
 pub use crate::tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
 pub use arrivals::{LEVELS, Reader, Turn, Waiting};
-pub use charge::{Held, Owner};
+pub use charge::{Held, Need, Owner};
 pub use configuration::{
     Address, Addressing, Configuration, Counters, Interest, Lease, Limits, LocalConnections, NAME_SERVERS, Patience,
     Readiness, Received, Sent, Shutdown, SixAddress, SixAddressing,

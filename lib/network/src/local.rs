@@ -10,8 +10,8 @@
 //! data that it has not received yet. There is one visible difference: sending to an end that is gone fails at once,
 //! where TCP would accept the bytes and fail later.
 
-use alloc::vec::Vec;
 use smoltcp::time::Instant;
+use tcp::{Buffer, Ring};
 
 use crate::Error;
 use crate::charge::{Charge, Held};
@@ -19,7 +19,7 @@ use crate::configuration::{Received, Sent};
 use crate::host::{ADMISSION_RETRY, FULL_RETRY, Host};
 use crate::slab::ConnectionId;
 use crate::table::Key;
-use crate::tcp::{BUFFER_LIMITS, Connection, Engine, Holder, Receiving, TcpOptions};
+use crate::tcp::{Connection, ConnectionMemory, Engine, Holder, Receiving, TcpOptions, clamped};
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,91 +52,23 @@ pub(crate) struct Local {
     options: TcpOptions,
 }
 
-/// First memory of a ring: enough for small messages.
-const SMALLEST: usize = 512;
+/// The most bytes of each of the two buffers in one direction. There is no way that more would fill: a sender that is
+/// this far ahead gains nothing.
+const MOST: usize = 64 * 1024;
 
-/// A ring of bytes that begins with no memory and grows up to a limit.
-pub(crate) struct Ring {
-    bytes: Vec<u8>,
-    start: usize,
-    length: usize,
-    limit: usize,
+/// Returns the memory of one end without bytes.
+pub(crate) fn memory(key: Key) -> usize {
+    ConnectionMemory::of_this_build().local + key.memory_beyond_four()
 }
 
-impl Ring {
-    pub(crate) fn new(limit: usize) -> Self {
-        Ring { bytes: Vec::new(), start: 0, length: 0, limit }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Whether a waiting sender should be woken: a fifth of the limit is free.
-    pub(crate) fn has_room(&self) -> bool {
-        (self.limit - self.length) * 5 >= self.limit
-    }
-
-    /// Returns the bytes of memory of the ring.
-    pub(crate) fn memory(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Returns the next contiguous part of the data.
-    pub(crate) fn data(&self) -> &[u8] {
-        let end = (self.start + self.length).min(self.bytes.len());
-        self.bytes.get(self.start..end).unwrap_or(&[])
-    }
-
-    fn consume(&mut self, count: usize) {
-        let count = count.min(self.length);
-        self.length -= count;
-        self.start += count;
-        if self.length == 0 {
-            // The next message is contiguous again.
-            self.start = 0;
-        } else if self.start >= self.bytes.len() {
-            self.start -= self.bytes.len();
-        }
-    }
-
-    /// Returns the next contiguous part of the free room.
-    fn room(&mut self) -> &mut [u8] {
-        let size = self.bytes.len();
-        let end = self.start + self.length;
-        let range = if end < size { end..size } else { end - size..self.start };
-        self.bytes.get_mut(range).unwrap_or_default()
-    }
-
-    fn add(&mut self, count: usize) {
-        self.length = (self.length + count).min(self.bytes.len());
-    }
-
-    /// Doubles the memory, if that is admitted. Returns whether the memory has grown.
-    fn grow(&mut self, admits: fn() -> bool) -> Result<bool, Error> {
-        let old = self.bytes.len();
-        let new = (old * 2).max(SMALLEST).min(self.limit);
-        if new <= old {
-            return Ok(false);
-        }
-        if !admits() {
-            return Err(Error::OutOfMemory);
-        }
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(new)?;
-        let first = self.data().len();
-        bytes.extend_from_slice(self.data());
-        bytes.extend_from_slice(self.bytes.get(..self.length - first).unwrap_or(&[]));
-        bytes.resize(new, 0);
-        self.bytes = bytes;
-        self.start = 0;
-        Ok(true)
-    }
-}
-
+/// Returns the number of bytes that may be under way from a sender to a receiver.
 fn limit(receiver: &TcpOptions, sender: &TcpOptions) -> usize {
-    let clamp = |size: usize| size.clamp(*BUFFER_LIMITS.start(), *BUFFER_LIMITS.end());
-    clamp(receiver.receive_buffer) + clamp(sender.send_buffer)
+    clamped(receiver.receive_buffer).min(MOST) + clamped(sender.send_buffer).min(MOST)
+}
+
+/// Whether a waiting sender should be woken: a fifth of the limit is free.
+pub(crate) fn has_room(ring: &Ring) -> bool {
+    ring.free() * 5 >= ring.limit()
 }
 
 impl Local {
@@ -284,7 +216,7 @@ impl Host {
         }
         // A client within the host takes nothing from the listener owner's limit for outside connections.
         let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
-        let charge = Charge::new(owner, Held::AcceptedEnd, server.memory(), usize::MAX)?;
+        let charge = Charge::new(owner, Held::AcceptedEnd, memory(key), usize::MAX)?;
         let mirrored = Key::new(key.remote(), key.local());
         let engine = Local::engine(Phase::Joined(client_index), *server, limit(server, client));
         let server_index = self.add(Connection::new(mirrored, Holder::Queued, engine, charge))?;
@@ -318,7 +250,12 @@ impl Host {
         }
     }
 
-    pub(crate) fn local_send(&mut self, index: u32, mut fill: impl FnMut(&mut [u8]) -> usize) -> Result<Sent, Error> {
+    pub(crate) fn local_send(
+        &mut self,
+        index: u32,
+        mut fill: impl FnMut(&mut [u8]) -> usize,
+        now: Instant,
+    ) -> Result<Sent, Error> {
         let admits = self.admits;
         let connection = self.connections.get_mut(index).ok_or(Error::Stale)?;
         let Engine::Local(local) = &connection.engine else {
@@ -333,25 +270,25 @@ impl Host {
             _ => return Err(Error::Closed),
         };
         let receiver = self.connections.get_mut(other).ok_or(Error::Closed)?;
-        let Engine::Local(end) = &mut receiver.engine else {
-            return Err(Error::Closed);
-        };
-        let ring = &mut end.ring;
         let mut total = 0;
         let outcome = loop {
-            let room = ring.room();
-            if room.is_empty() {
-                match ring.grow(admits) {
-                    Ok(true) => continue,
-                    _ if total > 0 => break Ok(Sent::Bytes(total)),
-                    // The data in the ring is received in time; then there is room, and waiting senders are woken.
-                    Ok(false) => break Ok(Sent::Full),
-                    Err(_) if ring.len() > 0 => break Ok(Sent::Full),
-                    Err(error) => break Err(error),
+            let Engine::Local(end) = &mut receiver.engine else {
+                return Err(Error::Closed);
+            };
+            let ring = &mut end.ring;
+            if ring.room() == 0 {
+                let (is_empty, is_full) = (ring.is_empty(), ring.free() == 0);
+                if !is_full && receiver.make_room(Buffer::Incoming, 1, admits) {
+                    continue;
                 }
+                break match total {
+                    // The data in the ring is received in time; then there is room, and waiting senders are woken.
+                    0 if is_full || !is_empty => Ok(Sent::Full),
+                    0 => Err(Error::OutOfMemory),
+                    total => Ok(Sent::Bytes(total)),
+                };
             }
-            let (offered, filled) = (room.len(), fill(room).min(room.len()));
-            ring.add(filled);
+            let (filled, offered) = ring.fill(&mut fill);
             total += filled;
             if filled < offered {
                 break Ok(Sent::Bytes(total));
@@ -359,6 +296,9 @@ impl Host {
         };
         if total > 0 {
             receiver.receivers.wake_all();
+            if let Some(at) = receiver.set_rest(now) {
+                self.timers.no_later_than(other, at);
+            }
         }
         outcome
     }
@@ -373,14 +313,8 @@ impl Host {
             return Err(Error::Stale);
         };
         let mut total = 0;
-        // At most two parts.
-        for _ in 0..2 {
-            let data = local.ring.data();
-            if data.is_empty() {
-                break;
-            }
-            let (offered, taken) = (data.len(), take(data).min(data.len()));
-            local.ring.consume(taken);
+        while !local.ring.is_empty() {
+            let (taken, offered) = local.ring.take(&mut take);
             total += taken;
             if taken < offered {
                 break;
@@ -388,14 +322,14 @@ impl Host {
         }
         if total > 0 {
             if let Phase::Joined(other) = local.phase
-                && local.ring.has_room()
+                && has_room(&local.ring)
                 && let Some(sender) = self.connections.get_mut(other)
             {
                 sender.senders.wake_all();
             }
             return Ok(Received::Bytes(total));
         }
-        if local.ring.len() > 0 {
+        if !local.ring.is_empty() {
             return Ok(Received::Bytes(0));
         }
         if let Some(failure) = connection.failure.take() {

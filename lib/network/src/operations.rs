@@ -4,17 +4,17 @@ use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use smoltcp::time::Instant;
-use tcp::{ControlBlock, State};
+use tcp::{Buffer, ControlBlock, State};
 
 use crate::Error;
 use crate::charge::{Charge, Held, Owner};
 use crate::configuration::{LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::host::{Host, Via};
-use crate::local::{Ending, Phase};
+use crate::local::{self, Ending, Phase};
 use crate::secrets::initial_sequence_number;
 use crate::slab::{BindingId, ConnectionId, ListenerId};
 use crate::table::{Key, LocalEnd, Purpose, Sharing, insert_all};
-use crate::tcp::{Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire, clamped};
+use crate::tcp::{Connection, ConnectionMemory, Engine, Holder, Listener, Receiving, TcpOptions, Wire};
 
 /// Returns where packets to the unspecified address go: to this host, as on other systems.
 pub(crate) fn or_this_host(remote: SocketAddr) -> SocketAddr {
@@ -156,17 +156,17 @@ impl Host {
         if self.table.find(key).is_some() || self.time_wait.contains(key) {
             return Err(Error::AddressInUse);
         }
-        let charge =
-            Charge::new(owner, Held::Connection, options.memory() + key.memory_beyond_four(), self.connections.free())?;
+        let charge = |memory| Charge::new(owner, Held::Connection, memory, self.connections.free());
         let id = match (via, self.local_connections) {
             // The loopback interface has no IPv6: such connections are always joined.
             (Via::Local, joined) if joined == LocalConnections::Joined || remote.is_ipv6() => {
+                let charge = charge(local::memory(key))?;
                 self.local_connect(key, options, charge, now)?
             }
             _ => {
+                let charge = charge(ConnectionMemory::of_this_build().wire + key.memory_beyond_four())?;
                 let number = initial_sequence_number(&self.sequence_numbers, key, now);
-                let buffers = [options.receive_buffer, options.send_buffer].map(clamped);
-                let tcp = ControlBlock::connect(number, self.segment_size(via, key), buffers[0], buffers[1])?;
+                let tcp = ControlBlock::connect(number, self.segment_size(via, key), options.buffers());
                 let wire = Wire::new(via, tcp, options, now)?;
                 let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire), charge))?;
                 self.touch(index, now);
@@ -186,33 +186,50 @@ impl Host {
         mut fill: impl FnMut(&mut [u8]) -> usize,
         now: Instant,
     ) -> Result<Sent, Error> {
+        let admits = self.admits;
         let connection = self.connection(id)?;
         let Engine::Wire(wire) = &mut connection.engine else {
-            return self.local_send(id.index, fill);
+            return self.local_send(id.index, fill, now);
         };
         if let Some(failure) = connection.failure.take() {
             return Err(failure);
         }
-        let tcp = wire.tcp_mut();
+        let tcp = wire.tcp();
         if !tcp.may_send() {
             return Err(match tcp.state() {
                 State::SynSent | State::SynReceived => Error::NotConnected,
                 _ => Error::Closed,
             });
         }
-        if tcp.outgoing().free() == 0 {
-            return Ok(Sent::Full);
-        }
         let mut total = 0;
-        // The buffer is a ring: at most two contiguous parts.
-        for _ in 0..2 {
-            let (filled, offered) = tcp.send(|room| if room.is_empty() { 0 } else { fill(room) });
+        loop {
+            let Engine::Wire(wire) = &mut connection.engine else { break };
+            let outgoing = wire.tcp().outgoing();
+            if outgoing.room() == 0 {
+                let (is_empty, is_full) = (outgoing.is_empty(), outgoing.free() == 0);
+                if !is_full && connection.make_room(Buffer::Outgoing, 1, admits) {
+                    continue;
+                }
+                match total {
+                    // Bytes that are acknowledged make room.
+                    0 if is_full || !is_empty => return Ok(Sent::Full),
+                    0 => return Err(Error::OutOfMemory),
+                    _ => break,
+                }
+            }
+            let (filled, offered) = wire.tcp_mut().send(&mut fill);
             total += filled;
             if filled < offered {
                 break;
             }
         }
         if total > 0 {
+            if let Some(at) = connection.set_rest(now) {
+                self.timers.no_later_than(id.index, at);
+            }
+            let Ok(Connection { engine: Engine::Wire(wire), .. }) = self.connection(id) else {
+                return Ok(Sent::Bytes(total));
+            };
             // Its turn in the work list settles the rest; this updates only the fields that an earlier packet must find
             // right.
             let waited = wire.seen.unsent > 0;
@@ -250,10 +267,10 @@ impl Host {
             };
         }
         let mut total = 0;
-        for _ in 0..2 {
-            let (taken, offered) = tcp.receive(|bytes| if bytes.is_empty() { 0 } else { take(bytes) });
+        while !tcp.incoming().is_empty() {
+            let (taken, offered) = tcp.receive(&mut take);
             total += taken;
-            if taken < offered || tcp.incoming().is_empty() {
+            if taken < offered {
                 break;
             }
         }
@@ -272,7 +289,7 @@ impl Host {
             && let Phase::Joined(other) = local.phase
             && let Some(Connection { engine: Engine::Local(end), .. }) = self.connections.get(other)
         {
-            readiness.send |= end.ring.has_room();
+            readiness.send |= local::has_room(&end.ring);
         }
         Ok(readiness)
     }

@@ -5,14 +5,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use smoltcp::time::{Duration, Instant};
-use tcp::{ControlBlock, State};
+use tcp::{Buffer, ControlBlock, State};
 use waiters::Waiters;
 
 use crate::Error;
 use crate::arrivals::Reader;
-use crate::charge::{Charge, Owner};
+use crate::charge::{Charge, Need, Owner};
 use crate::configuration::{Interest, Readiness};
-use crate::host::Via;
+use crate::host::{FAR_AWAY, Via};
 use crate::local::{Direction, Local, Phase};
 use crate::segments::time;
 use crate::six::LEAST_MTU;
@@ -36,9 +36,11 @@ pub struct Keepalive {
 #[doc(alias = "SO_RCVBUF")]
 #[doc(alias = "SO_SNDBUF")]
 pub struct TcpOptions {
-    /// Bytes that may arrive before they are read: the window offered to the other side.
+    /// The most bytes that may arrive before they are read: the window offered to the other side grows up to it, if it
+    /// is large, as far as that carries more.
     pub receive_buffer: usize,
-    /// Bytes that may be written before the other side has acknowledged them.
+    /// The most bytes that may be written before the other side has acknowledged them; a connection begins with fewer,
+    /// if these are many.
     pub send_buffer: usize,
     /// Whether small writes wait for earlier ones to be acknowledged.
     pub coalescing: Coalescing,
@@ -47,9 +49,9 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Returns the most memory that a connection with these options may take, in bytes.
-    pub fn memory(&self) -> usize {
-        ConnectionMemory::of_this_build().wire + clamped(self.receive_buffer) + clamped(self.send_buffer)
+    /// Returns the limits of the buffers of a connection to another host.
+    pub(crate) fn buffers(&self) -> tcp::Limits {
+        tcp::Limits { incoming: clamped(self.receive_buffer), outgoing: clamped(self.send_buffer) }
     }
 }
 
@@ -68,10 +70,13 @@ pub enum Coalescing {
 }
 
 /// The limits of [`TcpOptions::receive_buffer`] and [`TcpOptions::send_buffer`]; values outside are moved inside.
-pub const BUFFER_LIMITS: core::ops::RangeInclusive<usize> = 1024..=256 * 1024;
+pub const BUFFER_LIMITS: core::ops::RangeInclusive<usize> = 1024..=1024 * 1024;
+
+/// Time after which buffers give back memory that they have not used.
+const REST: Duration = Duration::from_secs(1);
 
 impl Default for TcpOptions {
-    /// Buffers of 8 KiB each way, Nagle's algorithm, no keepalive.
+    /// Buffers of up to 8 KiB each way, Nagle's algorithm, no keepalive.
     fn default() -> Self {
         TcpOptions { receive_buffer: 8 * 1024, send_buffer: 8 * 1024, coalescing: Coalescing::Nagle, keepalive: None }
     }
@@ -110,6 +115,8 @@ pub(crate) struct Connection {
     pub(crate) reader: Reader,
     /// Time at which the other side's silence becomes a failure.
     pub(crate) give_up_at: Option<Instant>,
+    /// Time to give back memory of the buffers, if they have any.
+    pub(crate) shrink_at: Instant,
     pub(crate) engine: Engine,
     /// Belongs to the connection, not to its holder.
     pub(crate) charge: Charge,
@@ -129,6 +136,8 @@ pub(crate) struct Wire {
     pub(crate) via: Via,
     block: Block,
     pub(crate) seen: SeenState,
+    /// Whether there was no memory for bytes to be sent.
+    is_refused: bool,
     pub(crate) last_heard: Instant,
     pub(crate) keepalive: Option<Keepalive>,
 }
@@ -166,6 +175,7 @@ impl Connection {
             senders: Waiters::default(),
             reader: Reader::NOBODY,
             give_up_at: None,
+            shrink_at: FAR_AWAY,
             engine,
             charge,
         }
@@ -187,6 +197,61 @@ impl Connection {
     pub(crate) fn wake_all(&mut self) {
         self.receivers.wake_all();
         self.senders.wake_all();
+    }
+
+    /// Gives a buffer memory for so many further bytes, as far as its limit, the owner and the machine allow. Returns
+    /// whether that was done.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn make_room(&mut self, buffer: Buffer, bytes: usize, admits: fn() -> bool) -> bool {
+        let charge = &mut self.charge;
+        let consents = |step: usize, memory: usize| step == 0 || admits() && charge.grow(step, Need::of(memory));
+        let is_made = match (&mut self.engine, buffer) {
+            (Engine::Wire(wire), _) => {
+                let is_made = wire.tcp_mut().make_room(buffer, bytes, consents);
+                match buffer {
+                    Buffer::Outgoing => wire.is_refused = !is_made,
+                    Buffer::Incoming if !is_made => wire.tcp_mut().limit_window(),
+                    Buffer::Incoming => {}
+                }
+                is_made
+            }
+            (Engine::Local(local), _) => local.ring.make_room(bytes, consents),
+        };
+        // A step that was charged and found no memory.
+        self.charge.shrink_to(self.memory());
+        is_made
+    }
+
+    /// Enters the time at which buffers give memory back, if they have any and it is not entered; returns that time.
+    pub(crate) fn set_rest(&mut self, now: Instant) -> Option<Instant> {
+        if self.shrink_at != FAR_AWAY || self.buffers() == 0 {
+            return None;
+        }
+        self.shrink_at = now + REST;
+        Some(self.shrink_at)
+    }
+
+    /// Has the buffers give back memory that they do not need, if it is time.
+    pub(crate) fn shrink(&mut self, now: Instant) -> Option<Instant> {
+        if self.shrink_at > now {
+            return None;
+        }
+        match &mut self.engine {
+            Engine::Wire(wire) => wire.tcp_mut().shrink(),
+            Engine::Local(local) => local.ring.shrink(0),
+        }
+        self.charge.shrink_to(self.memory());
+        self.shrink_at = FAR_AWAY;
+        self.set_rest(now)
+    }
+
+    /// Returns the bytes of memory of the buffers.
+    fn buffers(&self) -> usize {
+        match &self.engine {
+            Engine::Wire(wire) => wire.tcp().memory(),
+            Engine::Local(local) => local.ring.memory(),
+        }
     }
 
     /// Returns the time at which the other side's silence becomes a failure.
@@ -268,22 +333,17 @@ impl Connection {
     /// Returns the memory that the connection takes, in bytes.
     pub(crate) fn memory(&self) -> usize {
         let sizes = ConnectionMemory::of_this_build();
-        match &self.engine {
-            Engine::Wire(wire) => {
-                let tcp = wire.tcp();
-                sizes.wire + tcp.incoming().capacity() + tcp.outgoing().capacity() + self.key.memory_beyond_four()
-            }
-            Engine::Local(local) => sizes.local + local.ring.memory() + self.key.memory_beyond_four(),
-        }
+        let record = match &self.engine {
+            Engine::Wire(_) => sizes.wire,
+            Engine::Local(_) => sizes.local,
+        };
+        record + self.buffers() + self.key.memory_beyond_four()
     }
 
     pub(crate) fn peek(&mut self, length: usize) -> &[u8] {
         match &mut self.engine {
             Engine::Wire(wire) => wire.tcp().incoming().first(length),
-            Engine::Local(local) => {
-                let data = local.ring.data();
-                data.get(..length).unwrap_or(data)
-            }
+            Engine::Local(local) => local.ring.first(length),
         }
     }
 
@@ -308,7 +368,7 @@ impl Wire {
         block.try_reserve_exact(1)?;
         let seen = SeenState { state: State::Closed, received: 0, unsent: 0 };
         block.push(tcp);
-        let mut wire = Wire { via, block: Block(block), seen, last_heard: now, keepalive: None };
+        let mut wire = Wire { via, block: Block(block), seen, is_refused: false, last_heard: now, keepalive: None };
         wire.set_coalescing(options.coalescing);
         wire.set_keepalive(options.keepalive, now);
         Ok(wire)
@@ -349,10 +409,11 @@ impl Wire {
     }
 
     /// Whether a blocked sender should be woken: a fifth of the buffer is free, or all sent data is acknowledged.
-    /// Waking for each acknowledged byte would make many small segments.
+    /// Waking for each acknowledged byte would make many small segments. After there was no memory for more, only the
+    /// latter counts.
     pub(crate) fn has_room(&self) -> bool {
         let outgoing = self.tcp().outgoing();
-        outgoing.is_empty() || outgoing.free() * 5 >= outgoing.capacity()
+        outgoing.is_empty() || !self.is_refused && outgoing.free() * 5 >= outgoing.limit()
     }
 
     /// Returns the record to keep when the connection has ended in TIME-WAIT.
@@ -419,12 +480,13 @@ impl Listener {
     }
 }
 
-/// Bytes of kernel memory for one connection beside its buffers, for statements about memory.
+/// Bytes of kernel memory for one connection beside its buffers, which are made with their first bytes: from 512 bytes
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionMemory {
     /// A connection to another host over IPv4: its record, its control block, and its share of the tables.
     pub wire: usize,
-    /// One end of a connection within this host. Its buffer is made with the first byte, and is 512 bytes at first.
+    /// One end of a connection within this host.
     pub local: usize,
 }
 
@@ -469,7 +531,7 @@ mod tests {
         let address = Addressing::Fixed(Address { address: own, prefix: 8, gateway: None });
         let mut stack = Stack::new(NoLink, &Configuration { address, ..Configuration::default() }, 0).unwrap();
         let options = TcpOptions { receive_buffer: 1024, send_buffer: 1024, ..TcpOptions::default() };
-        let one = options.memory();
+        let one = ConnectionMemory::of_this_build().wire;
         let is_there = |bytes: usize| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
         let (at_most, at_least) = with_memory(LIMIT, || {
             for number in 0..CONNECTIONS {

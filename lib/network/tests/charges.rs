@@ -7,14 +7,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ethernet::NoLink;
-use network::{Configuration, ConnectionId, Error, Held, ListenerId, Owner, Sharing, Stack, TcpOptions};
+use network::{
+    Configuration, ConnectionId, ConnectionMemory, Error, Held, ListenerId, Need, Owner, Received, Sent, Sharing,
+    Stack, TcpOptions,
+};
 use wire::*;
 
-/// An owner with a limit in bytes, which lists its charges.
+/// An owner with a limit in bytes, which lists its charges. Of what only makes connections faster it pays up to half.
 #[derive(Default)]
 struct Account {
     limit: AtomicUsize,
-    held: Mutex<Vec<(Held, usize)>>,
+    held: Mutex<Vec<Held>>,
+    bytes: AtomicUsize,
 }
 
 impl Account {
@@ -24,33 +28,57 @@ impl Account {
 
     /// Number of charges of this kind.
     fn count(&self, kind: Held) -> usize {
-        self.held.lock().unwrap().iter().filter(|(held, _)| *held == kind).count()
+        self.held.lock().unwrap().iter().filter(|held| **held == kind).count()
     }
 
     /// Bytes of all charges.
     fn bytes(&self) -> usize {
-        self.held.lock().unwrap().iter().map(|(_, bytes)| bytes).sum()
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize, limit: usize) -> Result<(), Error> {
+        if self.bytes() + bytes > limit {
+            return Err(Error::OutOfMemory);
+        }
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
     }
 }
 
 impl Owner for Account {
     fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error> {
         assert!(bytes > 0 && free > 0);
-        if self.bytes() + bytes > self.limit.load(Ordering::Relaxed) {
-            return Err(Error::OutOfMemory);
-        }
-        self.held.lock().unwrap().push((held, bytes));
+        self.take(bytes, self.limit.load(Ordering::Relaxed))?;
+        self.held.lock().unwrap().push(held);
         Ok(())
+    }
+
+    fn charge_more(&self, bytes: usize, need: Need) -> Result<(), Error> {
+        assert!(bytes > 0);
+        let limit = self.limit.load(Ordering::Relaxed);
+        self.take(bytes, if need == Need::Speed { limit / 2 } else { limit })
+    }
+
+    fn refund_some(&self, bytes: usize) {
+        assert!(bytes > 0 && bytes <= self.bytes());
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn refund(&self, held: Held, bytes: usize) {
         let mut all = self.held.lock().unwrap();
-        let place = all.iter().position(|one| *one == (held, bytes)).expect("it was charged");
+        let place = all.iter().position(|one| *one == held).expect("it was charged");
         all.swap_remove(place);
+        drop(all);
+        self.refund_some(bytes);
     }
 }
 
 const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 80);
+
+/// Returns the memory of a connection that holds no bytes.
+fn one() -> usize {
+    ConnectionMemory::of_this_build().wire
+}
 
 /// A network whose server listens for this owner.
 fn net_for(owner: &Arc<Account>, backlog: usize) -> (Net, ListenerId) {
@@ -79,7 +107,7 @@ fn a_connection_is_its_listeners_from_the_request_to_the_end() {
     net.settle();
     // It is not accepted yet.
     assert_eq!((owner.count(Held::Request), owner.count(Held::Connection)), (0, 1));
-    assert!(owner.bytes() >= TcpOptions::default().memory());
+    assert_eq!(owner.bytes(), one());
     let (server, _) = net.server.accept(listener).unwrap().unwrap();
     assert_eq!(owner.count(Held::Connection), 1);
     // Closed here first, with bytes that the other side has not acknowledged: an orphan, but still there.
@@ -116,7 +144,7 @@ fn a_record_of_an_end_is_charged_until_it_is_forgotten() {
 
 #[test]
 fn an_owner_without_memory_for_a_record_closes_without_one() {
-    let owner = Account::with_limit(TcpOptions::default().memory() + 512);
+    let owner = Account::with_limit(one() + 512);
     let (mut net, listener) = net_for(&owner, 10);
     let (client, server) = net.pair(listener);
     net.server.close(server, net.now).unwrap();
@@ -169,8 +197,7 @@ fn a_request_that_its_owner_does_not_pay_for_is_dropped() {
 
 #[test]
 fn a_connection_over_its_owners_limit_waits_for_room() {
-    let one = TcpOptions::default().memory();
-    let owner = Account::with_limit(one + one / 2);
+    let owner = Account::with_limit(one() + one() / 2);
     let (mut net, listener) = net_for(&owner, 10);
     let wanted = [connect(&mut net), connect(&mut net)];
     net.pass(3 * SECOND);
@@ -224,4 +251,92 @@ fn within_the_host_each_end_has_its_owner() {
     let refused = stack.tcp_connect_for(&owner, None, local, &TcpOptions::default(), 2 * SECOND);
     assert_eq!(refused, Err(Error::OutOfMemory));
     assert_eq!(stack.connection_counts(), (0, 0));
+}
+
+/// Buffers are charged as they grow, and refunded when they have had a rest.
+#[test]
+fn buffers_are_charged_while_there_are_bytes() {
+    let owner = Account::with_limit(usize::MAX);
+    let (mut net, listener) = net_for(&owner, 10);
+    let large = TcpOptions { receive_buffer: 1 << 20, send_buffer: 1 << 20, ..TcpOptions::default() };
+    net.server.set_listener_options(listener, &large).unwrap();
+    let (client, server) = net.pair(listener);
+    assert_eq!(owner.bytes(), one());
+    let data: Vec<u8> = (0..300_000u32).map(|index| (index / 3) as u8).collect();
+    // Both ways, and the server does not read: it holds what it has told and what it could write.
+    let mut written = [0; 2];
+    for _ in 0..100 {
+        let [to_server, to_client] = written.map(|written| &data[written..]);
+        for (index, sent) in [
+            send(&mut net.client, client, to_server, net.now).unwrap(),
+            send(&mut net.server, server, to_client, net.now).unwrap(),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            if let Sent::Bytes(bytes) = sent {
+                written[index] += bytes;
+            }
+        }
+        net.settle();
+    }
+    let held = owner.bytes();
+    assert_eq!(net.server.connection_memory(server), Ok(held));
+    assert!((65_536 + one()..=2 * 65_536 + one() + 20_000).contains(&held), "{held}");
+    // Then it reads all, and so does the client.
+    let mut got = [Vec::new(), Vec::new()];
+    while got.each_ref().map(Vec::len) != written || written[0] < data.len() {
+        if let Ok(Sent::Bytes(bytes)) = send(&mut net.client, client, &data[written[0]..], net.now) {
+            written[0] += bytes;
+        }
+        let _ = receive(&mut net.server, server, &mut got[0], net.now);
+        let _ = receive(&mut net.client, client, &mut got[1], net.now);
+        net.pass(SECOND / 100);
+    }
+    assert!(got[0] == data && got[1] == data[..written[1]]);
+    for _ in 0..12 {
+        net.pass(SECOND);
+    }
+    assert_eq!((owner.bytes(), net.server.connection_memory(server)), (one(), Ok(one())));
+}
+
+/// An owner without memory for arriving bytes has them sent again until it has; what only makes a connection faster
+/// stops at the half.
+#[test]
+fn bytes_without_memory_come_again() {
+    let owner = Account::with_limit(one() + 600);
+    let (mut net, listener) = net_for(&owner, 10);
+    let large = TcpOptions { receive_buffer: 1 << 20, ..TcpOptions::default() };
+    net.server.set_listener_options(listener, &large).unwrap();
+    let (client, server) = net.pair(listener);
+    let data: Vec<u8> = (0..8000u32).map(|index| (index / 5) as u8).collect();
+    assert_eq!(send(&mut net.client, client, &data, net.now), Ok(Sent::Bytes(data.len())));
+    net.pass(SECOND / 10);
+    let before = net.server.connection_memory(server).unwrap();
+    assert!(net.server.counters().arrivals_without_memory > 0 && before <= one() + 600);
+    owner.limit.store(4 * one() + (1 << 16), Ordering::Relaxed);
+    let mut got = Vec::new();
+    net.run_until(100 * SECOND, |net| {
+        let _ = receive(&mut net.server, server, &mut got, net.now);
+        got.len() == data.len()
+    });
+    assert!(got == data);
+    // Nobody reads, and another connection has all that it was told.
+    let (client, server) = net.pair(listener);
+    got.clear();
+    let mut written = 0;
+    for _ in 0..50 {
+        if let Ok(Sent::Bytes(bytes)) = send(&mut net.client, client, &data, net.now) {
+            written += bytes;
+        }
+        net.pass(SECOND / 10);
+    }
+    let held = owner.bytes();
+    assert!((16_384..=2 * one() + (1 << 15)).contains(&held) && written > 24_000, "{held} of {written}");
+    net.run_until(100 * SECOND, |net| {
+        let _ = receive(&mut net.server, server, &mut got, net.now);
+        got.len() == written
+    });
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Nothing));
+    assert!(got[..8000] == data);
 }

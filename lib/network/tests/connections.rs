@@ -28,20 +28,27 @@ fn a_connection_has_the_buffer_that_was_promised_to_its_request() {
     let listener = net.listen(80, 10);
     let small = TcpOptions { receive_buffer: *BUFFER_LIMITS.start(), ..TcpOptions::default() };
     net.server.set_listener_options(listener, &small).unwrap();
-    let (_, wholly_small) = net.pair(listener);
+    let wholly_small = net.pair(listener);
     // Between the request and its acknowledgement the listener changes its mind.
     let to = SocketAddr::new(SERVER.into(), 80);
-    net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
+    let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
     net.client.poll(net.now);
     net.server.poll(net.now);
     assert_eq!(net.server.half_open_count(), 1);
     net.server.set_listener_options(listener, &TcpOptions::default()).unwrap();
     net.settle();
-    let (promised_small, _) = net.server.accept(listener).unwrap().unwrap();
-    let (_, large) = net.pair(listener);
-    let memory = |net: &mut Net, id| net.server.connection_memory(id).unwrap();
-    assert_eq!(memory(&mut net, promised_small), memory(&mut net, wholly_small));
-    assert!(memory(&mut net, large) > memory(&mut net, wholly_small));
+    let promised_small = (client, net.server.accept(listener).unwrap().unwrap().0);
+    let large = net.pair(listener);
+    let mut held = |(client, server)| {
+        while matches!(send(&mut net.client, client, &[7; 1000], net.now), Ok(Sent::Bytes(_))) {
+            net.settle();
+        }
+        net.pass(SECOND / 10);
+        let mut got = Vec::new();
+        receive(&mut net.server, server, &mut got, net.now).unwrap();
+        got.len()
+    };
+    assert_eq!([wholly_small, promised_small, large].map(&mut held), [1024, 1024, 8192]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use network::{Error, Held};
+use network::{Error, Held, Need};
 
 use crate::process::accounts::Account;
 
@@ -62,6 +62,18 @@ impl network::Owner for Shares {
         Ok(())
     }
 
+    fn charge_more(&self, bytes: usize, need: Need) -> Result<(), Error> {
+        match need {
+            Need::Progress => self.account.take_memory(bytes),
+            Need::Speed => self.account.take_spare_memory(bytes),
+        }
+        .map_err(|_| Error::OutOfMemory)
+    }
+
+    fn refund_some(&self, bytes: usize) {
+        self.account.give_memory(bytes);
+    }
+
     fn refund(&self, held: Held, bytes: usize) {
         if let Some(of) = Shares::limited(held) {
             self.give_back(of);
@@ -91,7 +103,15 @@ mod tests {
         assert_eq!(account.used(Resource::Memory), 100);
         owner.refund(Held::Connection, 40);
         owner.refund(Held::Record, 40);
-        owner.refund(Held::Request, 20);
+        // Buffers that make a connection faster leave half; those without which it could not go on do not.
+        assert_eq!(owner.charge_more(31, Need::Speed), Err(Error::OutOfMemory));
+        assert_eq!(owner.charge_more(30, Need::Speed), Ok(()));
+        assert_eq!(owner.charge_more(1, Need::Speed), Err(Error::OutOfMemory));
+        assert_eq!(owner.charge_more(50, Need::Progress), Ok(()));
+        assert_eq!(owner.charge_more(1, Need::Progress), Err(Error::OutOfMemory));
+        owner.refund_some(60);
+        assert_eq!(account.used(Resource::Memory), 40);
+        owner.refund(Held::Request, 40);
         assert_eq!(account.used(Resource::Memory), 0);
         assert_eq!(owner.taken.each_ref().map(|count| count.load(Ordering::Relaxed)), [0; 3]);
     }

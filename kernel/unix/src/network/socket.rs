@@ -59,6 +59,14 @@ const LONGEST_DATAGRAM: usize = 65507;
 /// can change it.
 const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
 
+/// Options of a new socket: buffers that grow as far as the connection can use them.
+const OPTIONS: TcpOptions = TcpOptions {
+    receive_buffer: *BUFFER_LIMITS.end(),
+    send_buffer: *BUFFER_LIMITS.end(),
+    coalescing: Coalescing::Nagle,
+    keepalive: None,
+};
+
 /// Returns the calling coroutine, which works for this process, as the reader at a socket.
 fn reader(process: u32) -> Reader {
     let level = match executor::current_priority() {
@@ -330,7 +338,7 @@ impl Socket {
             }
             _ => return Err(Errno::EPROTOTYPE),
         };
-        let mut socket = Socket::new((family, kind), state, TcpOptions::default(), owner, share);
+        let mut socket = Socket::new((family, kind), state, OPTIONS, owner, share);
         socket.protocol = datagrams;
         let inner = socket.inner.get_mut();
         inner.is_six_only = datagrams != DatagramProtocol::Udp && family == types::AF_INET6;

@@ -35,6 +35,9 @@
 //! and after they were closed ([`Shares`](crate::network::shares::Shares)). No process has more of them than there are
 //! left for others, nor more records of ended ones; a process that may not have a record ends its connections without.
 //!
+//! Buffers of connections are charged as they grow. A stranger can make them grow, and so what only makes connections
+//! faster takes no more than half of any limit.
+//!
 //! *Files* in memory are charged by the page, to the process whose write makes the page, also when that has ended.
 //! Names and inodes are charged likewise to the process that makes them, until they are gone. All together have the
 //! file system's own limit too. Segments of shared memory and sets of semaphores, which stay too, count as files here.
@@ -533,6 +536,24 @@ impl Account {
     /// Takes so many bytes of memory, as [`charge`](Self::charge) does.
     pub(crate) fn take_memory(&self, bytes: usize) -> Result<(), Errno> {
         self.take(Resource::Memory, bytes)
+    }
+
+    /// Takes so many bytes as [`take_memory`](Self::take_memory) does, if half of each limit above them stays free. Others
+    /// may take some of that at the same moment: it is a rule of thumb, and the limits hold in any case.
+    pub(crate) fn take_spare_memory(&self, bytes: usize) -> Result<(), Errno> {
+        let machine = MACHINE.total(Resource::Memory);
+        let is_spare = |used: &AtomicUsize, limit: &AtomicUsize| {
+            used.load(Ordering::Relaxed).saturating_add(bytes) <= limit.load(Ordering::Relaxed) / 2
+        };
+        let lines = self.levels().map(|account| account.line(Resource::Memory));
+        if !lines
+            .map(|line| (&line.used, &line.soft))
+            .chain([(&machine.used, &machine.limit)])
+            .all(|(used, limit)| is_spare(used, limit))
+        {
+            return Err(Errno::ENOMEM);
+        }
+        self.take_memory(bytes)
     }
 
     /// Gives so many bytes of memory back.
