@@ -884,6 +884,7 @@ impl Host {
     }
 
     /// Restarts the time limit for the other side's next step.
+    #[inline]
     pub(crate) fn arm_timeouts(&mut self, index: u32, now: Instant) {
         let Some(connection) = self.connections.get_mut(index) else {
             return;
@@ -912,7 +913,7 @@ impl Host {
         let Some(connection) = self.connections.get_mut(index) else {
             return Next::Gone;
         };
-        let (deadline, shrink_at) = (connection.deadline(), connection.shrink_at);
+        let deadline = connection.deadline();
         let Engine::Wire(wire) = &mut connection.engine else {
             return Next::Gone;
         };
@@ -925,7 +926,6 @@ impl Host {
             Turn::At(at) => instant(at).min(deadline.unwrap_or(FAR_AWAY)),
             Turn::Idle => deadline.unwrap_or(FAR_AWAY),
         };
-        let at = at.min(shrink_at);
         if at != FAR_AWAY {
             self.timers.no_later_than(index, at);
         }
@@ -1116,8 +1116,9 @@ impl Host {
                 self.timers.no_later_than(index, now);
                 break;
             }
-            if let Some(at) = connection.shrink(now) {
-                self.timers.no_later_than(index, at);
+            let shrink_at = connection.shrink(now);
+            if shrink_at != FAR_AWAY {
+                self.timers.no_later_than(index, shrink_at);
             }
             let is_over = connection.deadline().is_some_and(|at| at <= now);
             match &mut connection.engine {

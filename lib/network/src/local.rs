@@ -279,6 +279,9 @@ impl Host {
             if ring.room() == 0 {
                 let (is_empty, is_full) = (ring.is_empty(), ring.free() == 0);
                 if !is_full && receiver.make_room(Buffer::Incoming, 1, admits) {
+                    if let Some(at) = receiver.set_rest(now) {
+                        self.timers.no_later_than(other, at);
+                    }
                     continue;
                 }
                 break match total {
@@ -296,9 +299,6 @@ impl Host {
         };
         if total > 0 {
             receiver.receivers.wake_all();
-            if let Some(at) = receiver.set_rest(now) {
-                self.timers.no_later_than(other, at);
-            }
         }
         outcome
     }

@@ -186,7 +186,6 @@ impl Host {
         mut fill: impl FnMut(&mut [u8]) -> usize,
         now: Instant,
     ) -> Result<Sent, Error> {
-        let admits = self.admits;
         let connection = self.connection(id)?;
         let Engine::Wire(wire) = &mut connection.engine else {
             return self.local_send(id.index, fill, now);
@@ -201,45 +200,67 @@ impl Host {
                 _ => Error::Closed,
             });
         }
-        let mut total = 0;
-        loop {
-            let Engine::Wire(wire) = &mut connection.engine else { break };
-            let outgoing = wire.tcp().outgoing();
-            if outgoing.room() == 0 {
-                let (is_empty, is_full) = (outgoing.is_empty(), outgoing.free() == 0);
-                if !is_full && connection.make_room(Buffer::Outgoing, 1, admits) {
-                    continue;
+        let (index, mut total) = (id.index, 0);
+        while let Some(wire) = self.wire_mut(index) {
+            if wire.tcp().outgoing().room() > 0 {
+                let (filled, offered) = wire.tcp_mut().send(&mut fill);
+                total += filled;
+                if filled < offered {
+                    break;
                 }
-                match total {
-                    // Bytes that are acknowledged make room.
-                    0 if is_full || !is_empty => return Ok(Sent::Full),
-                    0 => return Err(Error::OutOfMemory),
-                    _ => break,
+            } else if !self.make_room_to_send(index, total == 0, now)? {
+                if total == 0 {
+                    return Ok(Sent::Full);
                 }
-            }
-            let (filled, offered) = wire.tcp_mut().send(&mut fill);
-            total += filled;
-            if filled < offered {
                 break;
             }
         }
-        if total > 0 {
-            if let Some(at) = connection.set_rest(now) {
-                self.timers.no_later_than(id.index, at);
-            }
-            let Ok(Connection { engine: Engine::Wire(wire), .. }) = self.connection(id) else {
-                return Ok(Sent::Bytes(total));
-            };
+        if total > 0
+            && let Some(wire) = self.wire_mut(index)
+        {
             // Its turn in the work list settles the rest; this updates only the fields that an earlier packet must find
             // right.
             let waited = wire.seen.unsent > 0;
             wire.seen.unsent += total;
             if !waited {
-                self.arm_timeouts(id.index, now);
+                self.arm_timeouts(index, now);
             }
-            self.work.push(id.index);
+            self.work.push(index);
         }
         Ok(Sent::Bytes(total))
+    }
+
+    /// Returns the end with this index, if it is one of a connection with segments.
+    #[inline(always)]
+    fn wire_mut(&mut self, index: u32) -> Option<&mut Wire> {
+        match &mut self.connections.get_mut(index)?.engine {
+            Engine::Wire(wire) => Some(wire),
+            Engine::Local(_) => None,
+        }
+    }
+
+    /// Gives a connection memory for more bytes to be sent. Returns `false` if it may not have more before bytes are
+    /// acknowledged.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], if these would be the first bytes of all: there is nothing to wait for.
+    #[cold]
+    #[inline(never)]
+    fn make_room_to_send(&mut self, index: u32, is_first: bool, now: Instant) -> Result<bool, Error> {
+        let admits = self.admits;
+        let Some(connection) = self.connections.get_mut(index) else { return Ok(false) };
+        let Engine::Wire(wire) = &connection.engine else { return Ok(false) };
+        let (is_full, is_empty) = (wire.tcp().outgoing().free() == 0, wire.tcp().outgoing().is_empty());
+        if is_full {
+            return Ok(false);
+        }
+        if connection.make_room(Buffer::Outgoing, 1, admits) {
+            if let Some(at) = connection.set_rest(now) {
+                self.timers.no_later_than(index, at);
+            }
+            return Ok(true);
+        }
+        if is_first && is_empty { Err(Error::OutOfMemory) } else { Ok(false) }
     }
 
     pub(crate) fn receive_with(

@@ -72,8 +72,10 @@ pub enum Coalescing {
 /// The limits of [`TcpOptions::receive_buffer`] and [`TcpOptions::send_buffer`]; values outside are moved inside.
 pub const BUFFER_LIMITS: core::ops::RangeInclusive<usize> = 1024..=1024 * 1024;
 
-/// Time after which buffers give back memory that they have not used.
+/// Time after which buffers give back memory that they have not used. It doubles while they use all of it, up to
+/// 2 to the power of [`LONGEST_REST`] times, so that a connection that is stuck wakes nobody every second.
 const REST: Duration = Duration::from_secs(1);
+const LONGEST_REST: u8 = 8;
 
 impl Default for TcpOptions {
     /// Buffers of up to 8 KiB each way, Nagle's algorithm, no keepalive.
@@ -117,6 +119,8 @@ pub(crate) struct Connection {
     pub(crate) give_up_at: Option<Instant>,
     /// Time to give back memory of the buffers, if they have any.
     pub(crate) shrink_at: Instant,
+    /// Times that they had none to give back, one after the other.
+    rests: u8,
     pub(crate) engine: Engine,
     /// Belongs to the connection, not to its holder.
     pub(crate) charge: Charge,
@@ -176,6 +180,7 @@ impl Connection {
             reader: Reader::NOBODY,
             give_up_at: None,
             shrink_at: FAR_AWAY,
+            rests: 0,
             engine,
             charge,
         }
@@ -228,22 +233,25 @@ impl Connection {
         if self.shrink_at != FAR_AWAY || self.buffers() == 0 {
             return None;
         }
-        self.shrink_at = now + REST;
+        (self.shrink_at, self.rests) = (now + REST, 0);
         Some(self.shrink_at)
     }
 
-    /// Has the buffers give back memory that they do not need, if it is time.
-    pub(crate) fn shrink(&mut self, now: Instant) -> Option<Instant> {
+    /// Has the buffers give back memory that they do not need, if it is time; returns the time to do so again.
+    pub(crate) fn shrink(&mut self, now: Instant) -> Instant {
         if self.shrink_at > now {
-            return None;
+            return self.shrink_at;
         }
+        let before = self.buffers();
         match &mut self.engine {
             Engine::Wire(wire) => wire.tcp_mut().shrink(),
             Engine::Local(local) => local.ring.shrink(0),
         }
+        let after = self.buffers();
         self.charge.shrink_to(self.memory());
-        self.shrink_at = FAR_AWAY;
-        self.set_rest(now)
+        self.rests = if after < before { 0 } else { (self.rests + 1).min(LONGEST_REST) };
+        self.shrink_at = if after > 0 { now + REST * (1 << self.rests) } else { FAR_AWAY };
+        self.shrink_at
     }
 
     /// Returns the bytes of memory of the buffers.

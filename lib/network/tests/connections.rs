@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ethernet::NoLink;
 use network::{
-    BUFFER_LIMITS, Coalescing, Configuration, ConnectionId, DatagramOptions, Error, Interest, Keepalive, Limits,
-    LocalConnections, Patience, Readiness, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    BUFFER_LIMITS, Coalescing, Configuration, ConnectionId, ConnectionMemory, DatagramOptions, Error, Interest,
+    Keepalive, Limits, LocalConnections, Patience, Readiness, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use wire::*;
 
@@ -48,7 +48,8 @@ fn a_connection_has_the_buffer_that_was_promised_to_its_request() {
         receive(&mut net.server, server, &mut got, net.now).unwrap();
         got.len()
     };
-    assert_eq!([wholly_small, promised_small, large].map(&mut held), [1024, 1024, 8192]);
+    let [whole, promised, large] = [wholly_small, promised_small, large].map(&mut held);
+    assert!(whole <= 1024 && promised == whole && (4096..=8192).contains(&large), "{whole} {promised} {large}");
 }
 
 #[test]
@@ -256,10 +257,10 @@ fn one_segment_arrives(net: &mut Net) {
     net.to_server.borrow_mut().clear();
 }
 
-/// A buffer is a ring: the holder is called for both parts of its free room, or of its bytes, and for the second only
-/// after all of the first was used.
+/// A buffer is a ring of blocks: the holder is called for each part of its free room, or of its bytes, and for the next
+/// one only after all of one was used.
 #[test]
-fn both_parts_of_a_ring_are_offered() {
+fn all_parts_of_a_ring_are_offered() {
     const SIZE: usize = 8192;
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 10);
@@ -268,7 +269,7 @@ fn both_parts_of_a_ring_are_offered() {
     one_segment_arrives(&mut net);
     let acknowledged = 8000 - net.client.unacknowledged(client).unwrap();
     assert!((1000..8000).contains(&acknowledged));
-    for (most, parts, total) in [(100, vec![192], 100), (usize::MAX, vec![92, acknowledged], 92 + acknowledged)] {
+    for (most, total) in [(100, 100), (usize::MAX, 92 + acknowledged)] {
         let mut offered = Vec::new();
         let fill = |room: &mut [u8]| {
             offered.push(room.len());
@@ -276,7 +277,10 @@ fn both_parts_of_a_ring_are_offered() {
             room.len().min(most)
         };
         assert_eq!(net.client.tcp_send_with(client, fill, net.now), Ok(Sent::Bytes(total)));
-        assert_eq!(offered, parts);
+        match most {
+            100 => assert!(offered.len() == 1 && offered[0] > 100, "{offered:?}"),
+            _ => assert!(offered.len() > 1 && offered.iter().sum::<usize>() == total, "{offered:?}"),
+        }
     }
     assert_eq!(net.client.unacknowledged(client), Ok(SIZE));
     assert_eq!(net.client.tcp_send_with(client, |_| unreachable!("it is full"), net.now), Ok(Sent::Full));
@@ -295,12 +299,15 @@ fn both_parts_of_a_ring_are_offered() {
     };
     net.pass(10 * SECOND);
     assert_eq!(net.server.receivable(server), Ok(SIZE));
-    assert_eq!(read(&mut net, SIZE - 1), (Received::Bytes(SIZE - 1), vec![SIZE]));
+    let (received, offered) = read(&mut net, SIZE - 1);
+    assert!(received == Received::Bytes(SIZE - 1) && offered.iter().sum::<usize>() == SIZE, "{offered:?}");
     net.pass(10 * SECOND);
     let (waiting, sent) = (net.server.receivable(server).unwrap(), SIZE + acknowledged);
     assert_eq!(waiting, sent - (SIZE - 1));
-    assert_eq!(read(&mut net, 0), (Received::Bytes(0), vec![1]));
-    assert_eq!(read(&mut net, usize::MAX), (Received::Bytes(waiting), vec![1, waiting - 1]));
+    let (received, offered) = read(&mut net, 0);
+    assert!(received == Received::Bytes(0) && offered.len() == 1, "{offered:?}");
+    let (received, offered) = read(&mut net, usize::MAX);
+    assert!(received == Received::Bytes(waiting) && offered.iter().sum::<usize>() == waiting, "{offered:?}");
     assert_eq!(read(&mut net, usize::MAX), (Received::Nothing, vec![]));
     assert!(got[..8000] == [7; 8000] && got[8000..].iter().all(|&byte| byte == 8));
     assert_eq!(got.len(), sent);
@@ -399,7 +406,7 @@ fn requests_are_dropped_while_memory_is_short() {
     let queued = net.server.listener_memory(listener).unwrap();
     let (accepted, _) = net.server.accept(listener).unwrap().expect("it waits");
     assert_eq!(net.server.connection_memory(accepted), Ok(queued));
-    assert!(queued >= 2 * 8 * 1024);
+    assert_eq!(queued, ConnectionMemory::of_this_build().wire, "there are no buffers before there are bytes");
 }
 
 #[test]
@@ -820,7 +827,10 @@ fn the_limit_on_acknowledgements_begins_anew_with_each() {
     let failed = |net: &mut Net| net.client.readiness(client).unwrap().failed;
     // Sent again after 1, 3, 7 and 15 seconds, for the last time with success.
     assert_eq!(net.in_silence(14 * SECOND, failed), None);
-    net.now = net.client.poll(net.now).expect("it is sent again");
+    while net.to_server.borrow().is_empty() {
+        net.now = net.client.poll(net.now).expect("it is sent again");
+        net.client.poll(net.now);
+    }
     one_segment_arrives(&mut net);
     assert!((1..4000).contains(&net.client.unacknowledged(client).unwrap()));
     assert_eq!(net.in_silence(100 * SECOND, failed), Some(30 * SECOND));
@@ -1064,10 +1074,15 @@ fn an_acknowledgement_leaves_no_timer() {
     // It waits a moment for data to travel with.
     net.now = net.server.poll(net.now).unwrap();
     assert!(net.to_client.borrow().is_empty());
-    // Only the question whether the neighbour is still there, which has asked for this host and told nothing since.
-    assert_eq!(net.server.poll(net.now), Some(net.now + 5 * SECOND));
+    // Only the rest of the buffer, and the question whether the neighbour is still there, which has asked for this host
+    // and told nothing since.
+    let rest = net.server.poll(net.now).unwrap();
+    assert_eq!(rest, net.now - 10 * MILLISECOND + SECOND);
     assert_eq!(net.to_client.borrow().len(), 1);
-    assert_eq!(net.server.receivable(server), Ok(1));
+    let acknowledged = net.now;
+    let mut got = Vec::new();
+    assert_eq!(receive(&mut net.server, server, &mut got, net.now), Ok(Received::Bytes(1)));
+    assert_eq!(net.server.poll(rest), Some(acknowledged + 5 * SECOND));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ethernet::NoLink;
 use network::{
-    Configuration, ConnectionId, DatagramOptions, Error, Interest, Limits, ListenerId, LocalConnections, LocalEnd,
-    Readiness, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
+    Configuration, ConnectionId, ConnectionMemory, DatagramOptions, Error, Interest, Limits, ListenerId,
+    LocalConnections, LocalEnd, Readiness, Received, Sent, Sharing, Shutdown, Stack, TcpOptions,
 };
 use proptest::prelude::*;
 use wire::{Bell, SECOND, receive, send};
@@ -60,13 +60,16 @@ fn nothing_is_left_to_be_polled() {
     stack.register(server, Interest::Receive, &waker).unwrap();
     assert_eq!(send(&mut stack, client, b"hello", NOW), Ok(Sent::Bytes(5)));
     assert_eq!(bell.rings(), 1);
-    assert_eq!(stack.flush(NOW), None);
-    assert_eq!(stack.poll(NOW), None);
+    // Only the memory for the bytes, which has a rest when they are read.
+    assert_eq!(stack.flush(NOW), Some(NOW + SECOND));
+    assert_eq!(stack.poll(NOW), Some(NOW + SECOND));
     assert_eq!(stack.unacknowledged(client), Ok(0));
     assert_eq!(stack.receivable(server), Ok(5));
     assert_eq!(stack.tcp_peek_with(server, 3, <[u8]>::to_vec), Ok(Some(b"hel".to_vec())));
     assert_eq!(receive(&mut stack, server, &mut got, NOW), Ok(Received::Bytes(5)));
     assert_eq!(got, b"hello");
+    assert_eq!(stack.poll(NOW + SECOND), None);
+    assert_eq!(stack.connection_memory(server), Ok(ConnectionMemory::of_this_build().local));
 }
 
 #[test]

@@ -177,6 +177,7 @@ impl Ring {
 
     /// Offers the first contiguous room behind the last byte to `fill`, which returns how many bytes of it are taken.
     /// Returns these, and how many were offered. Nothing may lie behind the last byte.
+    #[inline(always)]
     pub fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> (usize, usize) {
         if self.length == 0 {
             self.start = 0;
@@ -198,6 +199,7 @@ impl Ring {
 
     /// Offers the first contiguous bytes to `take`, which returns how many of them are removed. Returns these, and how
     /// many were offered.
+    #[inline(always)]
     pub fn take(&mut self, take: impl FnOnce(&[u8]) -> usize) -> (usize, usize) {
         let bytes = self.first(self.len());
         let offered = bytes.len();
@@ -207,6 +209,7 @@ impl Ring {
     }
 
     /// Returns the first contiguous bytes, at most so many.
+    #[inline(always)]
     pub fn first(&self, length: usize) -> &[u8] {
         let start = self.start as usize;
         let end = self.first.len().min(start + length.min(self.len()));
