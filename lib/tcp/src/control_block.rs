@@ -419,7 +419,7 @@ impl ControlBlock {
     }
 
     /// Lets the window grow no further than the buffer's memory, which is all that there is, until as much has been
-    /// received. What was told is not taken back.
+    /// received. Room that was told is not taken back.
     pub fn limit_window(&mut self) {
         self.incoming.lower_limit(FEWEST);
     }

@@ -4,9 +4,9 @@
 //! of a stranger's bytes must be bounded. Memory of the largest size for each would be a thousand times too much.
 //!
 //! **The choice.** A ring has a limit, and no memory before there are bytes. Its owner gives it memory in
-//! [steps](Ring::make_room), each of which is a bounded amount of work: the first block doubles from a few hundred bytes to
-//! a page, and then further pages follow behind. Consumed pages are used again for later bytes, and the owner takes
-//! [back](Ring::shrink) what a ring has not used for a while.
+//! [steps](Ring::make_room), each of which is a bounded amount of work: the first block doubles from a few hundred
+//! bytes to a page, and then further pages follow behind. Consumed pages are used again for later bytes, and the owner
+//! takes [back](Ring::shrink) what a ring has not used for a while.
 
 use alloc::collections::{TryReserveError, VecDeque};
 use alloc::vec::Vec;

@@ -538,19 +538,15 @@ impl Account {
         self.take(Resource::Memory, bytes)
     }
 
-    /// Takes so many bytes as [`take_memory`](Self::take_memory) does, if half of each limit above them stays free. Others
-    /// may take some of that at the same moment: it is a rule of thumb, and the limits hold in any case.
+    /// Takes so many bytes as [`take_memory`](Self::take_memory) does, if half of each limit stays free. Others may take
+    /// some of that at the same moment: the limits hold in any case.
     pub(crate) fn take_spare_memory(&self, bytes: usize) -> Result<(), Errno> {
-        let machine = MACHINE.total(Resource::Memory);
         let is_spare = |used: &AtomicUsize, limit: &AtomicUsize| {
             used.load(Ordering::Relaxed).saturating_add(bytes) <= limit.load(Ordering::Relaxed) / 2
         };
-        let lines = self.levels().map(|account| account.line(Resource::Memory));
-        if !lines
-            .map(|line| (&line.used, &line.soft))
-            .chain([(&machine.used, &machine.limit)])
-            .all(|(used, limit)| is_spare(used, limit))
-        {
+        let machine = MACHINE.total(Resource::Memory);
+        let mut lines = self.levels().map(|account| account.line(Resource::Memory));
+        if !is_spare(&machine.used, &machine.limit) || !lines.all(|line| is_spare(&line.used, &line.soft)) {
             return Err(Errno::ENOMEM);
         }
         self.take_memory(bytes)
