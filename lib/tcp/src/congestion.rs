@@ -56,8 +56,8 @@ impl Congestion {
     pub(crate) fn grow(&mut self, bytes: u32, segment: u32, round_trip: Time, now: Time) {
         let segment = segment.max(1);
         if self.window < self.threshold {
-            // All of them, although that may send many at once (RFC 9406, section 4.2): a receiver that takes many in at
-            // once acknowledges them together, and two segments for each acknowledgement would be no doubling.
+            // All of them, although that may send many at once (RFC 9406, section 4.2): a receiver that takes many in
+            // together acknowledges them together, and two segments for each acknowledgement would be no doubling.
             self.window = (self.window + bytes).min(self.threshold).min(LARGEST);
             return;
         }

@@ -538,8 +538,8 @@ impl Account {
         self.take(Resource::Memory, bytes)
     }
 
-    /// Takes so many bytes as [`take_memory`](Self::take_memory) does, if half of each limit stays free. Others may take
-    /// some of that at the same moment: the limits hold in any case.
+    /// Takes so many bytes as [`take_memory`](Self::take_memory) does, if half of each limit stays free. Others may
+    /// take some of that at the same moment: the limits hold in any case.
     pub(crate) fn take_spare_memory(&self, bytes: usize) -> Result<(), Errno> {
         let is_spare = |used: &AtomicUsize, limit: &AtomicUsize| {
             used.load(Ordering::Relaxed).saturating_add(bytes) <= limit.load(Ordering::Relaxed) / 2
