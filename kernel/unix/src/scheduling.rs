@@ -427,7 +427,7 @@ async fn keep(reservation: time::Reservation) {
 ///
 /// # Cancellation
 /// Dropping it leaves an alarm behind whose wake-up is spurious. The watchdog never does.
-async fn sleep_until(reservation: &time::Reservation, deadline: u64) {
+pub(crate) async fn sleep_until(reservation: &time::Reservation, deadline: u64) {
     let mut alarm = None;
     let mut slept = false;
     poll_fn(|cx| {

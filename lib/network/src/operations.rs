@@ -377,6 +377,13 @@ impl Host {
         Ok(())
     }
 
+    pub(crate) fn is_delivering(&self) -> bool {
+        self.orphans > 0
+            && (0..self.connections.indexes())
+                .filter_map(|index| self.connections.get(index))
+                .any(|connection| connection.holder == Holder::None && connection.unacknowledged() > 0)
+    }
+
     pub(crate) fn abort(&mut self, id: ConnectionId, now: Instant) -> Result<(), Error> {
         self.connection(id)?;
         self.give_up(id.index, now);

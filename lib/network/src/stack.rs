@@ -268,6 +268,11 @@ impl<L: Link> Stack<L> {
         (self.host.connections.len(), self.host.time_wait.len())
     }
 
+    /// Whether a connection that was closed here still has something to send, or to hear that it has arrived.
+    pub fn is_delivering(&self) -> bool {
+        self.host.is_delivering()
+    }
+
     /// Returns how many further connections, and how many further datagram sockets, the limits allow.
     pub fn free_counts(&self) -> (usize, usize) {
         (self.host.connections.free(), self.host.datagrams.free())

@@ -1085,6 +1085,22 @@ fn an_acknowledgement_leaves_no_timer() {
     assert_eq!(net.server.poll(rest), Some(acknowledged + 5 * SECOND));
 }
 
+/// A connection that was closed delivers until the other side has all of it, and its end.
+#[test]
+fn a_closed_connection_delivers_until_all_has_arrived() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 10);
+    let (client, server) = net.pair(listener);
+    assert_eq!(send(&mut net.client, client, &[7; 8000], net.now), Ok(Sent::Bytes(8000)));
+    assert!(!net.client.is_delivering(), "its holder may wait for that");
+    net.client.close(client, net.now).unwrap();
+    assert!(net.client.is_delivering());
+    let mut got = Vec::new();
+    net.run_until(SECOND, |net| receive(&mut net.server, server, &mut got, net.now) == Ok(Received::End));
+    net.pass(SECOND);
+    assert!(got == [7; 8000] && !net.client.is_delivering());
+}
+
 #[test]
 fn frames_and_connections_are_counted() {
     let mut net = Net::new(Faults::default(), 1);

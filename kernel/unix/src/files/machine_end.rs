@@ -1,4 +1,4 @@
-//! The end of the machine: what was written to volumes and disks lasts before.
+//! The end of the machine: what was written to volumes and disks lasts before, and what was sent is delivered.
 //!
 //! A coroutine of the kernel ends the machine, whoever wants that: a process that ends meanwhile, also the one that has
 //! called `reboot`, drops no part of it. The first one to want it says how.
@@ -10,6 +10,7 @@ use hal_api::Status;
 
 use crate::files::{disk, volume};
 use crate::machine;
+use crate::network::stack;
 use crate::process::accounts::Account;
 use crate::process::exit_status::Ending;
 use crate::scheduling::executor;
@@ -38,16 +39,17 @@ impl MachineEnd {
     }
 }
 
-/// Begins to end the machine, if that has not begun; at once if it has no disks.
+/// Begins to end the machine, if that has not begun; at once if it has no disks and delivers nothing.
 pub(crate) fn begin(end: MachineEnd) {
     static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
     if HAS_BEGUN.swap(true, Ordering::Relaxed) {
         return;
     }
-    if disk::all().is_empty() {
+    if disk::all().is_empty() && !stack::is_delivering() {
         end.act();
     }
     executor::spawn_for_kernel(Priority::DEFAULT, async move {
+        stack::deliver().await;
         volume::leave_disks(Account::first(), 0).await;
         end.act()
     });

@@ -46,6 +46,10 @@ use crate::time;
 
 /// Time for which a program as important as the next frame runs before the rest of many frames is handled.
 const TURN_OF_EQUALS_NS: u64 = 100_000;
+/// Longest wait for the delivery of what closed connections have to send when the machine ends, and the time from one
+/// look to the next.
+const LONGEST_DELIVERY_NS: u64 = 2_000_000_000;
+const DELIVERY_NS: u64 = 1_000_000;
 /// Greatest number of frames that may wait for the network coroutine.
 const ARRIVALS: usize = 256;
 /// Greatest number of processes whose frames are handled in one poll.
@@ -429,6 +433,21 @@ fn restore_arrivals(process: u32) {
         stack.restore_arrivals(process);
     }
     wake_coroutine();
+}
+
+/// Whether closed connections still deliver something.
+pub(crate) fn is_delivering() -> bool {
+    STACK.lock().as_ref().is_some_and(Stack::is_delivering)
+}
+
+/// Waits until the other sides have what closed connections had to send, but not for long. The end of what the last
+/// program has sent would be lost with the machine.
+pub(crate) async fn deliver() {
+    let Ok(reservation) = time::Reservation::new() else { return };
+    let end = time::now_ns() + LONGEST_DELIVERY_NS;
+    while is_delivering() && time::now_ns() < end {
+        scheduling::sleep_until(&reservation, time::ticks_at_ns(time::now_ns() + DELIVERY_NS)).await;
+    }
 }
 
 /// Returns the number of TCP connections that exist.
