@@ -34,8 +34,11 @@ pub enum Need {
     Speed,
 }
 
-/// Memory of a buffer that is needed for progress: a few segments.
-const NEEDED: usize = 8 * 1024;
+/// Memory of a buffer that is needed for progress: what the other side was told at first, wherever in the first page it
+/// begins, and the list of pages.
+const NEEDED: usize = (16 + 4) * 1024 + 512;
+/// Memory of a buffer that is charged with the connection, whether there are bytes or not: its first step.
+pub(crate) const RESERVED: usize = 512;
 
 impl Need {
     /// Returns the reason for which a buffer is to have so much memory.
@@ -84,8 +87,16 @@ impl Charge {
         Ok(Charge { owner: owner.cloned(), bytes, held })
     }
 
+    /// Asks for a step of a buffer's memory, after which it has `memory`, of the owner and the machine. No
+    /// memory is for speed only, if nobody holds the connection yet, or will receive from it.
+    pub(crate) fn step(&mut self, step: usize, memory: usize, is_held: bool, admits: fn(Need) -> bool) -> bool {
+        let more = memory.max(RESERVED) - (memory - step).max(RESERVED);
+        let need = Need::of(memory);
+        more == 0 || (need == Need::Progress || is_held) && self.grow(more, need) && admits(need)
+    }
+
     /// Charges `bytes` more. Returns whether the owner has consented.
-    pub(crate) fn grow(&mut self, bytes: usize, need: Need) -> bool {
+    fn grow(&mut self, bytes: usize, need: Need) -> bool {
         let Some(sum) = u32::try_from(bytes).ok().and_then(|more| self.bytes.checked_add(more)) else { return false };
         if self.owner.as_ref().is_some_and(|owner| owner.charge_more(bytes, need).is_err()) {
             return false;

@@ -22,21 +22,21 @@ use ethernet::Link;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{TcpControl, TcpRepr};
-use tcp::{Agreed, ControlBlock, Handshake, State, shift_of};
+use tcp::{Agreed, ControlBlock, Handshake, State, first_window, shift_of};
 
 use crate::Error;
-use crate::charge::{Charge, Held};
+use crate::charge::{Charge, Held, Need};
 use crate::frame::Segment;
 use crate::host::{Cause, EXPIRIES, Host, Next, RETRY, Via};
 use crate::link::Token;
 use crate::reply::{Course, header_length, packet_length, parse};
 use crate::schedule::{Timers, WorkList};
 use crate::secrets::{COOKIE_LIFE_SECONDS, cookie, initial_sequence_number, opened_cookie};
-use crate::segments::{segment_in, time};
+use crate::segments::segment_in;
 use crate::six::LEAST_MTU;
 use crate::slab::{ListenerId, Slab};
 use crate::table::{ENTRY, Hash, Key, Table};
-use crate::tcp::{Connection, ConnectionMemory, Engine, Holder, TcpOptions, Wire, clamped, duration};
+use crate::tcp::{Connection, Engine, Holder, TcpOptions, Wire, clamped, duration, wire_charge};
 use crate::time_wait::Remains;
 
 /// Segment size for a client that states none (RFC 9293, section 3.7.1).
@@ -163,12 +163,12 @@ enum Established {
 }
 
 /// Returns the answer to a request.
-fn answer_to(course: &Course, ours: u32, theirs: u32, offer: Offer, window: usize, mtu: usize) -> TcpRepr<'static> {
+fn answer_to(course: &Course, ours: u32, theirs: u32, offer: Offer, buffer: usize, mtu: usize) -> TcpRepr<'static> {
     let headers = packet_length(course.key, &course.segment(TcpControl::None, 0, 0));
     TcpRepr {
-        window_len: u16::try_from(window).unwrap_or(u16::MAX),
+        window_len: first_window(buffer),
         max_seg_size: Some(u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)),
-        window_scale: offer.scale.map(|_| shift_of(window)),
+        window_scale: offer.scale.map(|_| shift_of(buffer)),
         sack_permitted: offer.selective,
         ..course.segment(TcpControl::Syn, ours, theirs.wrapping_add(1))
     }
@@ -222,7 +222,8 @@ impl Host {
             return;
         };
         // A lack of memory is handled like a lack of room for finished connections: the other side asks again.
-        let has_room = listener.has_room(free) && self.connections.next_index().is_ok() && (self.admits)();
+        let has_room =
+            listener.has_room(free) && self.connections.next_index().is_ok() && (self.admits)(Need::Progress);
         let (half_open, backlog) = (listener.half_open, listener.backlog);
         let receive_buffer = clamped(listener.options.receive_buffer);
         let key = segment.key;
@@ -412,7 +413,7 @@ impl Host {
             return Established::Invalid;
         };
         let options = TcpOptions { receive_buffer: request.receive_buffer as usize, ..listener.options };
-        if !listener.has_room(free) || !admits() {
+        if !listener.has_room(free) || !admits(Need::Progress) {
             self.counters.requests_dropped += 1;
             return Established::NotNow;
         }
@@ -421,7 +422,7 @@ impl Host {
         let size = self.segment_size(via, key);
         let is_narrow =
             via == Via::Six && matches!(key.remote().ip(), IpAddr::V6(remote) if self.six.is_narrow(remote));
-        let memory = ConnectionMemory::of_this_build().wire + key.memory_beyond_four();
+        let memory = wire_charge(key);
         let charged = Charge::new(owner.as_ref(), Held::Connection, memory, free);
         let made = charged.and_then(|charge| Ok((charge, answered(request, &options, size)?))).and_then(
             |(charge, mut wire)| {
@@ -438,15 +439,15 @@ impl Host {
             return Established::NotNow;
         };
         let arrived = segment_in(via, frame, self.hardware, &self.checksums);
-        if let Some(segment) = &arrived {
-            self.make_room_for(index, segment, now);
+        if let Some(segment) = &arrived
+            && let Some(connection) = self.connections.get_mut(index)
+            && let (_, Some(asked)) = connection.input(segment, admits, now)
+        {
+            self.memory_was_asked_for(index, asked, now);
         }
         let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
             return Established::Invalid;
         };
-        if let Some(segment) = &arrived {
-            wire.tcp_mut().input(segment, time(now));
-        }
         if !matches!(wire.tcp().state(), State::Established | State::CloseWait) {
             // Its sequence number is not in the window.
             self.discard(index);
@@ -532,7 +533,7 @@ impl Host {
 /// Makes the connection of a request that was answered. `size` is the largest segment that its way carries.
 fn answered(request: &Request, options: &TcpOptions, size: u16) -> Result<Wire, Error> {
     let &Request { course, ours, theirs, offer, since, receive_buffer, .. } = request;
-    let window = u16::try_from(receive_buffer).unwrap_or(u16::MAX);
+    let window = first_window(receive_buffer as usize);
     let scale = offer.scale.map(|theirs| (theirs, shift_of(receive_buffer as usize)));
     let agreed = Agreed { segment_size: offer.segment.min(size), scale, selective: offer.selective };
     let tcp = ControlBlock::accept(&Handshake { ours, theirs, window, agreed }, options.buffers());
@@ -629,7 +630,7 @@ mod tests {
         let all = answer(Offer::of(&REQUEST, four()), 0x2_0000);
         assert_eq!((all.control, all.src_port, all.dst_port), (TcpControl::Syn, 80, 9));
         assert_eq!((all.seq_number, all.ack_number), (TcpSeqNumber(100), Some(TcpSeqNumber(0))));
-        assert_eq!((all.window_len, all.max_seg_size), (u16::MAX, Some(1460)));
+        assert_eq!((all.window_len, all.max_seg_size), (1 << 14, Some(1460)));
         assert_eq!((all.window_scale, all.sack_permitted), (Some(2), true));
         let little = answer(Offer::from_cookie(1), 1000);
         assert_eq!((little.window_len, little.max_seg_size), (1000, Some(1460)));

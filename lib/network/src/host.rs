@@ -19,11 +19,11 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{
     EthernetAddress, HardwareAddress, Icmpv4Packet, IpCidr, Ipv4Cidr, Ipv4Packet, TcpControl, TcpRepr,
 };
-use tcp::{Buffer, Planned, Reaction, State, Turn};
+use tcp::{Planned, Reaction, State, Turn};
 
 use crate::Error;
 use crate::arrivals::{Allowance, Reader};
-use crate::charge::{Charge, Held};
+use crate::charge::{Charge, Held, Need};
 use crate::claim::{Claim, Heard};
 use crate::configuration::{Address, Counters, Lease, Limits, LocalConnections, Patience};
 use crate::dhcp::{self, Change};
@@ -58,6 +58,8 @@ const BURST: usize = 8;
 const SEGMENTS: usize = 32;
 /// Number of expired timers of each kind that one poll handles, so that others get their turn.
 pub(crate) const EXPIRIES: usize = 128;
+/// Bytes of memory that are given back in as much time as an expired timer takes.
+const BYTES_OF_AN_EXPIRY: usize = 16 * 1024;
 /// Number of connections, and of datagram sockets, that try again when a hardware address becomes known. Further ones
 /// try when they next request the address.
 const RESOLUTIONS: usize = 256;
@@ -180,7 +182,7 @@ pub(crate) struct Host {
     pub(crate) checksums: ChecksumCapabilities,
     pub(crate) limits: Limits,
     /// Whether memory may be taken on behalf of strangers and programs.
-    pub(crate) admits: fn() -> bool,
+    pub(crate) admits: fn(Need) -> bool,
     pub(crate) patience: Patience,
     pub(crate) local_connections: LocalConnections,
     pub(crate) counters: Counters,
@@ -633,21 +635,23 @@ impl Host {
             if self.unswept > 0 && self.abort_if_lost(index, now) {
                 return;
             }
-            let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
-                return;
-            };
+            let admits = self.admits;
+            let Some(connection) = self.connections.get_mut(index) else { return };
+            let Engine::Wire(wire) = &mut connection.engine else { return };
             if (wire.via == Via::Local) != (via == Via::Local) {
                 return;
             }
             wire.last_heard = now;
-            if wire.tcp().lacks(&arrived) > 0 {
-                self.make_room_for(index, &arrived, now);
-            }
-            let Some(Connection { engine: Engine::Wire(wire), .. }) = self.connections.get_mut(index) else {
-                return;
-            };
-            let reaction = wire.tcp_mut().input(&arrived, time(now));
+            let (reaction, asked) = connection.input(&arrived, admits, now);
+            let Engine::Wire(wire) = &mut connection.engine else { return };
             let is_kept_waiting = is_kept_waiting(wire, &arrived);
+            if connection.holder == Holder::None && !wire.tcp().incoming().is_empty() {
+                // Nobody will ever receive that (RFC 9293, section 3.6.1).
+                wire.tcp_mut().abort();
+            }
+            if let Some(asked) = asked {
+                self.memory_was_asked_for(index, asked, now);
+            }
             if reaction != Reaction::Usual {
                 self.react(reaction, via, index, &Segment::of(key, &arrived), frame, answer);
             }
@@ -663,17 +667,16 @@ impl Host {
         self.stray_input(via, Segment::of(key, &arrived), frame, answer, now);
     }
 
-    /// Gives a connection memory to take a segment in, or does not: then the other side sends the bytes again.
+    /// A connection has asked for memory for a segment, which was allowed or not: then the other side sends the bytes
+    /// again.
     #[cold]
     #[inline(never)]
-    pub(crate) fn make_room_for(&mut self, index: u32, segment: &tcp::Segment<'_>, now: Instant) {
-        let admits = self.admits;
-        let Some(connection) = self.connections.get_mut(index) else { return };
-        let Engine::Wire(wire) = &connection.engine else { return };
-        let lacking = wire.tcp().lacks(segment);
-        if lacking > 0 && !connection.make_room(Buffer::Incoming, lacking, admits) {
+    pub(crate) fn memory_was_asked_for(&mut self, index: u32, is_allowed: bool, now: Instant) {
+        if !is_allowed {
             self.counters.arrivals_without_memory += 1;
         }
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        connection.settle_charge();
         if let Some(at) = connection.set_rest(now) {
             self.timers.no_later_than(index, at);
         }
@@ -1107,8 +1110,10 @@ impl Host {
 
     /// Handles some of the expired timers of connections. `begin` is called with each reader, and may refuse for now.
     pub(crate) fn expire(&mut self, now: Instant, mut begin: impl FnMut(Reader) -> bool) {
-        for _ in 0..EXPIRIES {
-            let Some(index) = self.timers.expired(now) else { break };
+        let mut left = EXPIRIES;
+        while left > 0
+            && let Some(index) = self.timers.expired(now)
+        {
             let Some(connection) = self.connections.get_mut(index) else {
                 continue;
             };
@@ -1116,7 +1121,8 @@ impl Host {
                 self.timers.no_later_than(index, now);
                 break;
             }
-            let shrink_at = connection.shrink(now);
+            let (shrink_at, given_back) = connection.shrink(now);
+            left = left.saturating_sub(1 + given_back / BYTES_OF_AN_EXPIRY);
             if shrink_at != FAR_AWAY {
                 self.timers.no_later_than(index, shrink_at);
             }
@@ -1309,6 +1315,7 @@ impl Host {
         };
         if connection.listed {
             connection.listed = false;
+            (connection.shrink_at, _) = (FAR_AWAY, connection.clear());
             self.table.remove(connection.key);
             self.ports.leave(connection.key.local_port());
             self.timers.remove(index);

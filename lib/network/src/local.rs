@@ -11,15 +11,15 @@
 //! where TCP would accept the bytes and fail later.
 
 use smoltcp::time::Instant;
-use tcp::{Buffer, Ring};
+use tcp::Ring;
 
 use crate::Error;
-use crate::charge::{Charge, Held};
+use crate::charge::{Charge, Held, Need};
 use crate::configuration::{Received, Sent};
 use crate::host::{ADMISSION_RETRY, FULL_RETRY, Host};
 use crate::slab::ConnectionId;
 use crate::table::Key;
-use crate::tcp::{Connection, ConnectionMemory, Engine, Holder, Receiving, TcpOptions, clamped};
+use crate::tcp::{Connection, Engine, Holder, Receiving, TcpOptions, clamped, local_charge};
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub(crate) struct Local {
     pub(crate) phase: Phase,
     /// Bytes that the other end has sent and this one has not received.
     pub(crate) ring: Ring,
+    /// Whether there was no memory for bytes to be sent to this end.
+    pub(crate) is_refused: bool,
     pub(crate) incoming: Direction,
     pub(crate) outgoing: Direction,
     /// Options that this end was made with: the listener's part is known only when it takes the connection.
@@ -56,19 +58,15 @@ pub(crate) struct Local {
 /// this far ahead gains nothing.
 const MOST: usize = 64 * 1024;
 
-/// Returns the memory of one end without bytes.
-pub(crate) fn memory(key: Key) -> usize {
-    ConnectionMemory::of_this_build().local + key.memory_beyond_four()
-}
-
 /// Returns the number of bytes that may be under way from a sender to a receiver.
 fn limit(receiver: &TcpOptions, sender: &TcpOptions) -> usize {
     clamped(receiver.receive_buffer).min(MOST) + clamped(sender.send_buffer).min(MOST)
 }
 
-/// Whether a waiting sender should be woken: a fifth of the limit is free.
-pub(crate) fn has_room(ring: &Ring) -> bool {
-    ring.free() * 5 >= ring.limit()
+/// Whether a waiting sender should be woken: a fifth of the limit is free. After there was no memory for more bytes, only
+/// an empty ring has room.
+pub(crate) fn has_room(end: &Local) -> bool {
+    end.ring.is_empty() || !end.is_refused && end.ring.free() * 5 >= end.ring.limit()
 }
 
 impl Local {
@@ -76,6 +74,7 @@ impl Local {
         Engine::Local(Local {
             phase,
             ring: Ring::new(limit),
+            is_refused: false,
             incoming: Direction::Open,
             outgoing: Direction::Open,
             options,
@@ -211,12 +210,12 @@ impl Host {
         client: &TcpOptions,
         server: &TcpOptions,
     ) -> Result<(), Error> {
-        if !(self.admits)() {
+        if !(self.admits)(Need::Progress) {
             return Err(Error::OutOfMemory);
         }
         // A client within the host takes nothing from the listener owner's limit for outside connections.
         let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
-        let charge = Charge::new(owner, Held::AcceptedEnd, memory(key), usize::MAX)?;
+        let charge = Charge::new(owner, Held::AcceptedEnd, local_charge(key), usize::MAX)?;
         let mirrored = Key::new(key.remote(), key.local());
         let engine = Local::engine(Phase::Joined(client_index), *server, limit(server, client));
         let server_index = self.add(Connection::new(mirrored, Holder::Queued, engine, charge))?;
@@ -278,7 +277,7 @@ impl Host {
             let ring = &mut end.ring;
             if ring.room() == 0 {
                 let (is_empty, is_full) = (ring.is_empty(), ring.free() == 0);
-                if !is_full && receiver.make_room(Buffer::Incoming, 1, admits) {
+                if !is_full && receiver.make_room(admits) {
                     if let Some(at) = receiver.set_rest(now) {
                         self.timers.no_later_than(other, at);
                     }
@@ -322,7 +321,7 @@ impl Host {
         }
         if total > 0 {
             if let Phase::Joined(other) = local.phase
-                && has_room(&local.ring)
+                && has_room(local)
                 && let Some(sender) = self.connections.get_mut(other)
             {
                 sender.senders.wake_all();

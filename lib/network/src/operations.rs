@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use smoltcp::time::Instant;
-use tcp::{Buffer, ControlBlock, State};
+use tcp::{ControlBlock, State};
 
 use crate::Error;
 use crate::charge::{Charge, Held, Owner};
@@ -14,7 +14,7 @@ use crate::local::{self, Ending, Phase};
 use crate::secrets::initial_sequence_number;
 use crate::slab::{BindingId, ConnectionId, ListenerId};
 use crate::table::{Key, LocalEnd, Purpose, Sharing, insert_all};
-use crate::tcp::{Connection, ConnectionMemory, Engine, Holder, Listener, Receiving, TcpOptions, Wire};
+use crate::tcp::{Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire, local_charge, wire_charge};
 
 /// Returns where packets to the unspecified address go: to this host, as on other systems.
 pub(crate) fn or_this_host(remote: SocketAddr) -> SocketAddr {
@@ -160,11 +160,11 @@ impl Host {
         let id = match (via, self.local_connections) {
             // The loopback interface has no IPv6: such connections are always joined.
             (Via::Local, joined) if joined == LocalConnections::Joined || remote.is_ipv6() => {
-                let charge = charge(local::memory(key))?;
+                let charge = charge(local_charge(key))?;
                 self.local_connect(key, options, charge, now)?
             }
             _ => {
-                let charge = charge(ConnectionMemory::of_this_build().wire + key.memory_beyond_four())?;
+                let charge = charge(wire_charge(key))?;
                 let number = initial_sequence_number(&self.sequence_numbers, key, now);
                 let tcp = ControlBlock::connect(number, self.segment_size(via, key), options.buffers());
                 let wire = Wire::new(via, tcp, options, now)?;
@@ -254,7 +254,7 @@ impl Host {
         if is_full {
             return Ok(false);
         }
-        if connection.make_room(Buffer::Outgoing, 1, admits) {
+        if connection.make_room(admits) {
             if let Some(at) = connection.set_rest(now) {
                 self.timers.no_later_than(index, at);
             }
@@ -310,7 +310,7 @@ impl Host {
             && let Phase::Joined(other) = local.phase
             && let Some(Connection { engine: Engine::Local(end), .. }) = self.connections.get(other)
         {
-            readiness.send |= local::has_room(&end.ring);
+            readiness.send |= local::has_room(end);
         }
         Ok(readiness)
     }

@@ -12,7 +12,7 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, Ipv4Cidr};
 
 use crate::Error;
 use crate::arrivals::{Allowance, Arrivals, Reader, Taken, Turn, Waiting};
-use crate::charge::Owner;
+use crate::charge::{Need, Owner};
 use crate::checksum;
 use crate::configuration::{
     Address, Addressing, Configuration, Counters, Interest, Lease, LocalConnections, Readiness, Received, Sent,
@@ -167,7 +167,7 @@ impl<L: Link> Stack<L> {
             capabilities: capabilities.clone(),
             answers_of_six: SixAllowances::NEW,
             limits,
-            admits: || true,
+            admits: |_| true,
             patience,
             local_connections: configuration.local_connections,
             counters: Counters::default(),
@@ -234,7 +234,7 @@ impl<L: Link> Stack<L> {
     /// [`Error::OutOfMemory`] if there are none.
     ///
     /// Explicit requests (`tcp_listen`, `udp_bind`, `tcp_connect`) are admitted by the caller.
-    pub fn set_admission(&mut self, admits: fn() -> bool) {
+    pub fn set_admission(&mut self, admits: fn(Need) -> bool) {
         self.host.admits = admits;
     }
 
@@ -640,7 +640,8 @@ impl<L: Link> Stack<L> {
     }
 
     /// Hands free room of the send buffer to `fill`, which returns the number of bytes written at the start of the
-    /// slice. `fill` is called again with a second slice if it filled the first, because the buffer is a ring.
+    /// slice. `fill` is called again with the next part as long as it fills them, because the buffer is a ring of
+    /// blocks.
     ///
     /// The bytes are sent by the next [`poll`](Self::poll).
     ///
@@ -659,7 +660,7 @@ impl<L: Link> Stack<L> {
     }
 
     /// Hands received data to `take`, which returns the number of bytes taken from the start of the slice.
-    /// `take` is called again with a second slice if it took all of the first, because the buffer is a ring.
+    /// `take` is called again with the next part as long as it takes all, because the buffer is a ring of blocks.
     ///
     /// # Errors
     /// [`Error::NotConnected`] before the handshake has ended; the failure of the connection once, after all data that
@@ -675,19 +676,19 @@ impl<L: Link> Stack<L> {
         self.host.receive_with(id, take, instant(now_ns))
     }
 
-    /// Shows up to `length` bytes of received data without taking them (`MSG_PEEK`); the slice may be shorter than the
-    /// data, because the buffer is a ring.
+    /// Shows up to `length` bytes of received data without taking them (`MSG_PEEK`), part by part as long as `look` wants
+    /// more, because the buffer is a ring of blocks.
     #[doc(alias = "recv")]
     #[doc(alias = "peek")]
     #[doc(alias = "MSG_PEEK")]
-    pub fn tcp_peek_with<R>(
+    pub fn tcp_peek_with(
         &mut self,
         id: ConnectionId,
         length: usize,
-        look: impl FnOnce(&[u8]) -> R,
-    ) -> Result<Option<R>, Error> {
-        let bytes = self.host.connection(id)?.peek(length);
-        Ok((!bytes.is_empty()).then(|| look(bytes)))
+        look: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), Error> {
+        self.host.connection(id)?.peek(length, look);
+        Ok(())
     }
 
     /// Returns the bytes that have arrived and were not received yet (`FIONREAD`).

@@ -5,12 +5,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use smoltcp::time::{Duration, Instant};
-use tcp::{Buffer, ControlBlock, State};
+use tcp::{ControlBlock, Reaction, State};
 use waiters::Waiters;
 
 use crate::Error;
 use crate::arrivals::Reader;
-use crate::charge::{Charge, Need, Owner};
+use crate::charge::{Charge, Need, Owner, RESERVED};
 use crate::configuration::{Interest, Readiness};
 use crate::host::{FAR_AWAY, Via};
 use crate::local::{Direction, Local, Phase};
@@ -76,6 +76,18 @@ pub const BUFFER_LIMITS: core::ops::RangeInclusive<usize> = 1024..=1024 * 1024;
 /// 2 to the power of [`LONGEST_REST`] times, so that a connection that is stuck wakes nobody every second.
 const REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: u8 = 8;
+/// Time after which they give back more, if that was much.
+const SOON: Duration = Duration::from_millis(10);
+
+/// Returns the bytes that are charged for a connection with segments that holds no bytes.
+pub(crate) fn wire_charge(key: Key) -> usize {
+    ConnectionMemory::of_this_build().wire + key.memory_beyond_four() + 2 * RESERVED
+}
+
+/// Returns the bytes that are charged for one end of a connection within the host that holds no bytes.
+pub(crate) fn local_charge(key: Key) -> usize {
+    ConnectionMemory::of_this_build().local + key.memory_beyond_four() + RESERVED
+}
 
 impl Default for TcpOptions {
     /// Buffers of up to 8 KiB each way, Nagle's algorithm, no keepalive.
@@ -204,28 +216,69 @@ impl Connection {
         self.senders.wake_all();
     }
 
-    /// Gives a buffer memory for so many further bytes, as far as its limit, the owner and the machine allow. Returns
-    /// whether that was done.
+    /// Takes a segment in, with memory for its data as far as the owner and the machine allow. Returns whether they were
+    /// asked, and then, whether they have allowed it.
+    #[inline(always)]
+    pub(crate) fn input(
+        &mut self,
+        segment: &tcp::Segment<'_>,
+        admits: fn(Need) -> bool,
+        now: Instant,
+    ) -> (Reaction, Option<bool>) {
+        let is_held = self.is_received_from();
+        let Engine::Wire(wire) = &mut self.engine else { return (Reaction::Usual, None) };
+        let mut asked = None;
+        let reaction = wire.tcp_mut().input(segment, time(now), &mut |step, memory| {
+            let is_allowed = self.charge.step(step, memory, is_held, admits);
+            asked = Some(is_allowed);
+            is_allowed
+        });
+        (reaction, asked)
+    }
+
+    /// Whether a program holds the connection that may receive.
+    fn is_received_from(&self) -> bool {
+        self.holder == Holder::Application && self.receiving == Receiving::Open
+    }
+
+    /// Gives the buffer for bytes that are to be sent, or within the host that have been, memory for at least one more
+    /// byte, if the owner and the machine allow. Returns whether that was done.
     #[cold]
     #[inline(never)]
-    pub(crate) fn make_room(&mut self, buffer: Buffer, bytes: usize, admits: fn() -> bool) -> bool {
+    pub(crate) fn make_room(&mut self, admits: fn(Need) -> bool) -> bool {
+        let is_held = self.is_received_from();
         let charge = &mut self.charge;
-        let consents = |step: usize, memory: usize| step == 0 || admits() && charge.grow(step, Need::of(memory));
-        let is_made = match (&mut self.engine, buffer) {
-            (Engine::Wire(wire), _) => {
-                let is_made = wire.tcp_mut().make_room(buffer, bytes, consents);
-                match buffer {
-                    Buffer::Outgoing => wire.is_refused = !is_made,
-                    Buffer::Incoming if !is_made => wire.tcp_mut().limit_window(),
-                    Buffer::Incoming => {}
-                }
+        let is_made = match &mut self.engine {
+            Engine::Wire(wire) => {
+                let is_made = wire.tcp_mut().make_room_to_send(|step, memory| charge.step(step, memory, true, admits));
+                wire.is_refused = !is_made;
                 is_made
             }
-            (Engine::Local(local), _) => local.ring.make_room(bytes, consents),
+            Engine::Local(local) => {
+                let is_made = local.ring.make_room(1, 1, |step, memory| charge.step(step, memory, is_held, admits));
+                local.is_refused = !is_made;
+                is_made
+            }
         };
-        // A step that was charged and found no memory.
-        self.charge.shrink_to(self.memory());
+        self.settle_charge();
         is_made
+    }
+
+    /// Refunds steps that were charged and not made, or were given back.
+    pub(crate) fn settle_charge(&mut self) {
+        self.charge.shrink_to(self.charged());
+    }
+
+    /// Returns the bytes that are charged.
+    fn charged(&self) -> usize {
+        let of = |ring: &tcp::Ring| ring.memory().max(RESERVED);
+        let (record, buffers) = match &self.engine {
+            Engine::Wire(wire) => (wire_charge(self.key), of(wire.tcp().incoming()) + of(wire.tcp().outgoing())),
+            Engine::Local(local) => (local_charge(self.key), of(&local.ring)),
+        };
+        // Both charges have the reserve already.
+        let reserve = if matches!(self.engine, Engine::Wire(_)) { 2 * RESERVED } else { RESERVED };
+        record - reserve + buffers
     }
 
     /// Enters the time at which buffers give memory back, if they have any and it is not entered; returns that time.
@@ -237,21 +290,34 @@ impl Connection {
         Some(self.shrink_at)
     }
 
-    /// Has the buffers give back memory that they do not need, if it is time; returns the time to do so again.
-    pub(crate) fn shrink(&mut self, now: Instant) -> Instant {
+    /// Has the buffers give back memory that they do not need, if it is time; returns the time to do so again, and the
+    /// bytes that were given back.
+    pub(crate) fn shrink(&mut self, now: Instant) -> (Instant, usize) {
         if self.shrink_at > now {
-            return self.shrink_at;
+            return (self.shrink_at, 0);
         }
         let before = self.buffers();
-        match &mut self.engine {
+        let is_more = match &mut self.engine {
             Engine::Wire(wire) => wire.tcp_mut().shrink(),
             Engine::Local(local) => local.ring.shrink(0),
-        }
+        };
         let after = self.buffers();
-        self.charge.shrink_to(self.memory());
+        self.settle_charge();
         self.rests = if after < before { 0 } else { (self.rests + 1).min(LONGEST_REST) };
-        self.shrink_at = if after > 0 { now + REST * (1 << self.rests) } else { FAR_AWAY };
-        self.shrink_at
+        self.shrink_at = match after {
+            0 => FAR_AWAY,
+            _ if is_more => now + SOON,
+            _ => now + REST * (1 << self.rests),
+        };
+        (self.shrink_at, before - after)
+    }
+
+    /// Gives the memory of buffers back that have no use when a connection has ended.
+    pub(crate) fn clear(&mut self) {
+        if let Engine::Wire(wire) = &mut self.engine {
+            wire.tcp_mut().clear();
+        }
+        self.settle_charge();
     }
 
     /// Returns the bytes of memory of the buffers.
@@ -348,10 +414,11 @@ impl Connection {
         record + self.buffers() + self.key.memory_beyond_four()
     }
 
-    pub(crate) fn peek(&mut self, length: usize) -> &[u8] {
-        match &mut self.engine {
-            Engine::Wire(wire) => wire.tcp().incoming().first(length),
-            Engine::Local(local) => local.ring.first(length),
+    /// Shows received bytes, up to so many, in parts, until `look` wants no more.
+    pub(crate) fn peek(&self, length: usize, look: impl FnMut(&[u8]) -> bool) {
+        match &self.engine {
+            Engine::Wire(wire) => wire.tcp().incoming().look(length, look),
+            Engine::Local(local) => local.ring.look(length, look),
         }
     }
 

@@ -390,7 +390,7 @@ fn a_listener_has_as_many_places_as_its_last_backlog() {
 fn requests_are_dropped_while_memory_is_short() {
     static MEMORY: AtomicBool = AtomicBool::new(false);
     let mut net = Net::new(Faults::default(), 1);
-    net.server.set_admission(|| MEMORY.load(Ordering::Relaxed));
+    net.server.set_admission(|_| MEMORY.load(Ordering::Relaxed));
     let listener = net.listen(80, 3);
     let remote = SocketAddr::new(SERVER.into(), 80);
     let wanted = net.client.tcp_connect(None, remote, &TcpOptions::default(), net.now).unwrap();

@@ -1166,9 +1166,9 @@ fn options_that_were_agreed_on_are_used() {
     let frames = net.to_client.borrow().clone();
     assert!(!frames.is_empty());
     for frame in frames {
-        // Windows of a buffer of up to 2^18 bytes are told in units of eight bytes; at first they have 2^16.
+        // Windows of a buffer of up to 2^18 bytes are told in units of eight bytes; at first they have 2^14.
         let window = u16::from_be_bytes([frame[48], frame[49]]);
-        assert!((7_000..=8_192).contains(&window), "{window}");
+        assert!((1_200..=2_048).contains(&window), "{window}");
         // Behind the header of five words there is a selective acknowledgement.
         assert!(frame[46] >> 4 > 5 && frame[54..].contains(&5), "{:?}", &frame[46..]);
     }
@@ -1410,4 +1410,37 @@ proptest! {
     fn no_frame_harms_the_stack(seed: u64) {
         torment(seed, 400);
     }
+}
+
+/// A segment that is not for a connection's window, or is no acknowledgement, makes it take no memory.
+#[test]
+fn a_strangers_segment_takes_no_memory() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 4);
+    let large = TcpOptions { receive_buffer: 1 << 20, ..TcpOptions::default() };
+    net.server.set_listener_options(listener, &large).unwrap();
+    introduce(&mut net, listener);
+    let from = SocketAddr::new(CLIENT.into(), 7000);
+    net.to_server.borrow_mut().push_back(forged(from, SYN, 41, 0, b""));
+    net.server.poll(net.now);
+    let ours = answers(&net)[0].0;
+    net.to_server.borrow_mut().push_back(forged(from, ACK, 42, ours + 1, b""));
+    net.server.poll(net.now);
+    let (server, _) = net.server.accept(listener).unwrap().unwrap();
+    let empty = net.server.connection_memory(server).unwrap();
+    for (flags, sequence, acknowledgement) in [
+        (0, 42, ours + 1),
+        (ACK, 42 + (1 << 30), ours + 1),
+        (ACK, 42, ours.wrapping_add(1 << 30)),
+        (ACK | SYN, 42, ours + 1),
+        (ACK, 42 - 10, ours + 1),
+    ] {
+        net.now += 2 * SECOND;
+        net.to_server.borrow_mut().push_back(forged(from, flags, sequence, acknowledgement, b"x"));
+        net.server.poll(net.now);
+        assert_eq!(net.server.connection_memory(server), Ok(empty), "{flags} {sequence} {acknowledgement}");
+    }
+    net.to_server.borrow_mut().push_back(forged(from, ACK, 42, ours + 1, b"x"));
+    net.server.poll(net.now);
+    assert_eq!(net.server.connection_memory(server), Ok(empty + 512));
 }

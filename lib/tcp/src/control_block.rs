@@ -9,14 +9,15 @@
 //!
 //! # Invariants
 //! * `unacknowledged <= next <= highest`, and `highest` is at most one (the end) behind the ring's last byte.
-//! * The right edge of the window that the other side was told never goes back, and never lies behind the room.
+//! * The right edge of the window that the other side was told goes back only if there is no memory for what it sends,
+//!   and never lies behind the room. Segments up to the furthest edge are looked at all the same.
 //! * Bytes are accepted only where the ring has memory for them: its holder makes it before, or the bytes come again.
 //! * Something is under way, or waits for a window, if and only if `timer` is set once [`turn`](ControlBlock::turn) has
 //!   been called.
 
 use crate::congestion::Congestion;
 use crate::ranges::Ranges;
-use crate::ring::Ring;
+use crate::ring::{BLOCK, Ring};
 use crate::round_trip::RoundTrip;
 use crate::segment::{Departure, HEADER, Options, Segment, Told, flags};
 use crate::{Time, is_before};
@@ -38,11 +39,15 @@ const BETWEEN_ANSWERS: Time = 500_000;
 const SHORTEST_SILENCE: Time = 1_000;
 /// Ranges that a segment tells, as many as most others do.
 const RANGES_TOLD: usize = 3;
-/// Limit of a buffer at the beginning of a connection, if it may be larger later: as much as a window tells without a
-/// shift.
-const FIRST_LIMIT: usize = 1 << 16;
+/// Limit of a buffer at the beginning of a connection, if it may be larger later: a little more than what most others
+/// send at once then (RFC 6928).
+const FIRST_LIMIT: usize = 1 << 14;
+/// Most steps of memory for one segment, beside those for its own bytes: what has come too far ahead comes again.
+const STEPS: usize = 8;
+/// Time without larger windows after there was no memory for bytes.
+const SHORTAGE: Time = 10_000_000;
 /// Least room that the other side is told, whatever memory there is.
-const FEWEST: usize = 4096;
+const FEWEST: usize = 512;
 /// Longest time in which the other side fills the window of a connection that would carry more with a larger one. No
 /// way over the earth, or to a satellite and back, is longer.
 const LONGEST_WAY: Time = 1_000_000;
@@ -83,15 +88,6 @@ pub struct Agreed {
     pub scale: Option<(u8, u8)>,
     /// Whether both sides understand selective acknowledgements.
     pub selective: bool,
-}
-
-/// One of the two buffers of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffer {
-    /// Bytes that have arrived.
-    Incoming,
-    /// Bytes that are not acknowledged.
-    Outgoing,
 }
 
 /// The most bytes that the buffers of a connection may ever hold. A connection begins with less, if this is much, and
@@ -224,9 +220,13 @@ pub struct ControlBlock {
     /// Number acknowledged by the last segment, and the right edge of the window that it told.
     told: u32,
     edge: u32,
+    /// The furthest edge that was ever told.
+    furthest: u32,
     incoming: Ring,
     /// Number expected when the filling of the window began to be timed, and that time.
     filled_from: (u32, Time),
+    /// Time from which on the window may grow.
+    grows_from: Time,
     /// Largest data of a segment that has come.
     largest: u32,
     /// Bytes that must still arrive before acknowledgements may wait for long: a sender begins with little under way,
@@ -265,6 +265,11 @@ pub fn shift_of(buffer: usize) -> u8 {
     (usize::BITS - buffer.leading_zeros()).saturating_sub(u16::BITS) as u8
 }
 
+/// Returns the window to tell with the answer to a request, of a side whose buffer has this limit.
+pub fn first_window(limit: usize) -> u16 {
+    limit.min(FIRST_LIMIT) as u16
+}
+
 impl ControlBlock {
     fn new(state: State, ours: u32, limits: Limits) -> ControlBlock {
         let [incoming, outgoing] = [limits.incoming, limits.outgoing].map(|limit| Ring::new(limit.min(FIRST_LIMIT)));
@@ -292,8 +297,10 @@ impl ControlBlock {
             expected: 0,
             told: 0,
             edge: 0,
+            furthest: 0,
             incoming,
             filled_from: (0, 0),
+            grows_from: 0,
             largest: 536,
             early: EARLY,
             acknowledge_by: 0,
@@ -333,6 +340,7 @@ impl ControlBlock {
         block.highest = block.next;
         block.begin(theirs);
         block.edge = block.expected.wrapping_add(window.into());
+        block.furthest = block.edge;
         block.agree(agreed);
         block
     }
@@ -342,6 +350,7 @@ impl ControlBlock {
         self.expected = theirs.wrapping_add(1);
         self.told = self.expected;
         self.edge = self.expected;
+        self.furthest = self.expected;
         self.filled_from.0 = self.expected;
         self.told_by = (theirs, self.unacknowledged);
     }
@@ -351,6 +360,8 @@ impl ControlBlock {
         self.congestion = Congestion::new(self.segment);
         self.shifts = agreed.scale.unwrap_or((0, 0));
         self.selective = agreed.selective;
+        // More room could not be told.
+        self.limits.incoming = self.limits.incoming.min(usize::from(u16::MAX) << self.shifts.1);
     }
 
     // Operations of the holder.
@@ -401,50 +412,43 @@ impl ControlBlock {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    fn buffer_mut(&mut self, buffer: Buffer) -> &mut Ring {
-        match buffer {
-            Buffer::Incoming => &mut self.incoming,
-            Buffer::Outgoing => &mut self.outgoing,
-        }
-    }
-
     /// Returns the bytes of memory of both buffers.
     pub fn memory(&self) -> usize {
         self.incoming.memory() + self.outgoing.memory()
     }
 
-    /// Gives a buffer memory for so many further bytes, as far as its limit allows; see [`Ring::make_room`].
-    pub fn make_room(&mut self, buffer: Buffer, bytes: usize, admits: impl FnMut(usize, usize) -> bool) -> bool {
-        self.buffer_mut(buffer).make_room(bytes, admits)
+    /// Gives the buffer of bytes to be sent memory for another one, if its limit allows it; see [`Ring::make_room`].
+    pub fn make_room_to_send(&mut self, admits: impl FnMut(usize, usize) -> bool) -> bool {
+        self.outgoing.make_room(1, 1, admits)
     }
 
-    /// Lets the window grow no further than the buffer's memory, which is all that there is, until as much has been
-    /// received. Room that was told is not taken back.
-    pub fn limit_window(&mut self) {
+    /// There is no memory for bytes that have come: the window becomes what there is, so that the other side waits and
+    /// probes instead of sending them again and again. The next acknowledgement tells so.
+    #[cold]
+    #[inline(never)]
+    fn limit_window(&mut self, now: Time) {
         self.incoming.lower_limit(FEWEST);
+        let edge = self.expected.wrapping_add(self.incoming.room() as u32);
+        if is_before(edge, self.edge) {
+            self.edge = edge;
+        }
+        self.grows_from = now.saturating_add(SHORTAGE);
+        self.is_filled = false;
     }
 
     /// Gives back some memory that the buffers do not need; see [`Ring::shrink`].
-    pub fn shrink(&mut self) {
+    pub fn shrink(&mut self) -> bool {
         let ahead = self.ahead.as_slice().last().map_or(0, |&(_, end)| end as usize);
-        self.incoming.shrink(if ahead > 0 { self.incoming.len() + ahead } else { 0 });
-        self.outgoing.shrink(0);
+        let is_more = self.incoming.shrink(if ahead > 0 { self.incoming.len() + ahead } else { 0 });
+        self.outgoing.shrink(0) || is_more
     }
 
-    /// Returns how many bytes of memory the buffer for arriving bytes lacks to take this segment in.
-    #[inline(always)]
-    pub fn lacks(&self, segment: &Segment<'_>) -> usize {
-        let length = segment.payload.len() as u32;
-        let end = segment.sequence.wrapping_add(length).wrapping_sub(self.expected);
-        let room = self.incoming.room();
-        if length == 0 || end as usize <= room {
-            return 0;
-        }
-        // Not for what has come already, or has no room.
-        if end as i32 > 0 && room < self.incoming.free() && self.may_receive_first() {
-            (end as usize).min(self.incoming.free())
-        } else {
-            0
+    /// Gives back all memory for bytes that will not be sent, and if nothing is left to be received, for that, too. The
+    /// connection has ended.
+    pub fn clear(&mut self) {
+        self.outgoing.clear();
+        if self.incoming.is_empty() {
+            self.incoming.clear();
         }
     }
 
@@ -452,11 +456,6 @@ impl ControlBlock {
     #[inline(always)]
     pub fn send(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> (usize, usize) {
         if self.may_send() { self.outgoing.fill(fill) } else { (0, 0) }
-    }
-
-    /// Whether data may come, if this segment establishes the connection.
-    fn may_receive_first(&self) -> bool {
-        self.may_receive() || self.state == State::SynReceived
     }
 
     /// Offers received bytes; see [`Ring::take`].
@@ -521,9 +520,14 @@ impl ControlBlock {
 
     // Segments that come.
 
-    /// Takes a segment in.
+    /// Takes a segment in. `admits` is asked for memory for its data, if there is not enough; see [`Ring::make_room`].
     #[inline]
-    pub fn input(&mut self, segment: &Segment<'_>, now: Time) -> Reaction {
+    pub fn input(
+        &mut self,
+        segment: &Segment<'_>,
+        now: Time,
+        admits: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Reaction {
         if let Some((interval, at)) = &mut self.keepalive {
             *at = now.saturating_add(*interval);
         }
@@ -539,7 +543,7 @@ impl ControlBlock {
             && segment.acknowledgement.wrapping_sub(self.unacknowledged)
                 <= self.highest.wrapping_sub(self.unacknowledged);
         if !is_usual {
-            return self.input_other(segment, now);
+            return self.input_other(segment, now, admits);
         }
         self.look_at_acknowledgement(segment, now);
         if !segment.payload.is_empty() {
@@ -568,7 +572,7 @@ impl ControlBlock {
     #[cold]
     #[inline(never)]
     fn window_was_filled(&mut self, now: Time) {
-        self.is_filled = now.saturating_sub(self.filled_from.1) <= LONGEST_WAY;
+        self.is_filled = now.saturating_sub(self.filled_from.1) <= LONGEST_WAY && now >= self.grows_from;
         self.filled_from = (self.expected, now);
     }
 
@@ -654,6 +658,8 @@ impl ControlBlock {
         }
         // A window that did not limit anything has proved nothing.
         if was_under_way.saturating_mul(2) >= self.congestion.window() {
+            // One acknowledgement may tell of very much that had arrived before a gap was filled (RFC 3465, section 2.3).
+            let count = if self.lost_before == number { count } else { count.min(2 * self.segment) };
             self.congestion.grow(count, self.segment, self.round_trip.smoothed(), now);
         }
         if was_under_way as usize * 2 >= self.outgoing.limit() {
@@ -710,7 +716,12 @@ impl ControlBlock {
 
     #[cold]
     #[inline(never)]
-    fn input_other(&mut self, segment: &Segment<'_>, now: Time) -> Reaction {
+    fn input_other(
+        &mut self,
+        segment: &Segment<'_>,
+        now: Time,
+        admits: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Reaction {
         match self.state {
             State::Closed => return Reaction::Usual,
             State::SynSent => return self.input_of_request(segment, now),
@@ -718,7 +729,7 @@ impl ControlBlock {
         }
         // Whether any of it lies in the window (RFC 9293, section 3.10.7.4). An acknowledgement may have the number
         // behind the window, if what is before that is on its way or lost.
-        let promised = (self.edge.wrapping_sub(self.expected) as i32).max(0) as u32;
+        let promised = (self.furthest.wrapping_sub(self.expected) as i32).max(0) as u32;
         let window = (self.incoming.free() as u32).max(promised);
         let ahead = segment.sequence.wrapping_sub(self.expected);
         let is_in_window = ahead <= window + 1;
@@ -785,7 +796,7 @@ impl ControlBlock {
             return Reaction::Usual;
         }
         if self.may_receive() {
-            return if self.take(segment, now) { Reaction::Usual } else { Reaction::Answer };
+            return if self.take(segment, now, admits) { Reaction::Usual } else { Reaction::Answer };
         }
         if length > 0 {
             self.is_due = true;
@@ -899,7 +910,7 @@ impl ControlBlock {
     }
 
     /// Takes data, and the end, that may be anywhere in the window. Returns whether they are the next ones.
-    fn take(&mut self, segment: &Segment<'_>, now: Time) -> bool {
+    fn take(&mut self, segment: &Segment<'_>, now: Time, admits: &mut dyn FnMut(usize, usize) -> bool) -> bool {
         let mut payload = segment.payload;
         let mut has_end = segment.has(flags::FIN);
         if payload.is_empty() && !has_end {
@@ -916,6 +927,14 @@ impl ControlBlock {
         } else {
             behind.wrapping_neg()
         };
+        let needed = (offset as usize).saturating_add(payload.len());
+        if needed > self.incoming.room()
+            && !payload.is_empty()
+            && (offset as usize) < self.incoming.free()
+            && !self.incoming.make_room(needed, STEPS + payload.len() / BLOCK, admits)
+        {
+            self.limit_window(now);
+        }
         let room = self.incoming.room().saturating_sub(offset as usize);
         if payload.len() > room || offset as usize > self.incoming.free() {
             payload = &payload[..room.min(payload.len())];
@@ -1247,6 +1266,9 @@ impl ControlBlock {
         let growth = edge.wrapping_sub(self.edge);
         if (growth as i32) >= 0 && growth >= self.least_growth() {
             self.edge = edge;
+            if is_before(self.furthest, edge) {
+                self.furthest = edge;
+            }
         }
         // A window that is not whole in its unit is rounded up: it was told so before.
         let told = self.edge.wrapping_sub(self.expected) as i32;

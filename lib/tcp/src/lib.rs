@@ -34,7 +34,9 @@ mod ring;
 mod round_trip;
 mod segment;
 
-pub use control_block::{Agreed, Buffer, ControlBlock, Handshake, Limits, Planned, Reaction, State, Turn, shift_of};
+pub use control_block::{
+    Agreed, ControlBlock, Handshake, Limits, Planned, Reaction, State, Turn, first_window, shift_of,
+};
 pub use ring::Ring;
 pub use segment::{Departure, HEADER, Options, Segment, flags};
 

@@ -12,11 +12,13 @@ use alloc::collections::{TryReserveError, VecDeque};
 use alloc::vec::Vec;
 
 /// Bytes of a block, when there are several. No allocation is larger, so that memory in pieces is enough.
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 /// First memory of a ring: enough for small messages.
 const SMALLEST: usize = 512;
 /// Further blocks for which the list grows at once.
 const LISTED: usize = 8;
+/// Blocks that are given back at once.
+const SHRUNK: usize = 16;
 
 /// A first-in, first-out queue of bytes with a limit.
 ///
@@ -50,10 +52,12 @@ impl Ring {
         self.limit = self.limit.max(limit as u32);
     }
 
-    /// Lowers the limit, to no less than what the memory holds.
+    /// Lowers the limit to what the memory holds wherever in the first block the first byte lies, but no further than
+    /// this.
     pub(crate) fn lower_limit(&mut self, limit: usize) {
-        let least = (limit as u32).max(self.length + self.backed() as u32);
-        self.limit = self.limit.min(least);
+        let memory = self.first.len() + self.more.len() * BLOCK;
+        let held = if self.more.is_empty() { memory } else { memory - (BLOCK - 1) };
+        self.limit = self.limit.min(held.max(limit).max(self.len() + self.room()) as u32);
     }
 
     /// Returns the number of bytes in the ring.
@@ -105,17 +109,32 @@ impl Ring {
         (self.first.len() * 2).clamp(SMALLEST, BLOCK).min(self.limit().max(1))
     }
 
-    /// Adds memory for so many further bytes, as far as the limit allows, in steps. Each is admitted first: `admits` is
-    /// called with the bytes of memory that it takes, none if bytes only move, and with the bytes of memory after it.
-    /// Returns whether all were admitted, and there was memory for them.
-    pub fn make_room(&mut self, bytes: usize, mut admits: impl FnMut(usize, usize) -> bool) -> bool {
-        while self.room() < bytes.min(self.free()) {
+    /// Adds memory for so many further bytes, as far as the limit allows, in so many steps at most. Each that takes
+    /// memory is admitted first: `admits` is called with the bytes that it takes, and with the bytes of memory after
+    /// it. Returns whether there is room, or the steps were not enough: not whether memory was refused.
+    pub fn make_room(&mut self, bytes: usize, steps: usize, mut admits: impl FnMut(usize, usize) -> bool) -> bool {
+        for _ in 0..steps {
+            if self.room() >= bytes.min(self.free()) {
+                break;
+            }
             let step = self.step();
-            if !admits(step, self.memory() + step) || self.extend().is_err() {
-                return false;
+            let is_made = (step == 0 || admits(step, self.memory() + step)) && self.extend().is_ok();
+            if !is_made {
+                // There may be room in front of the bytes.
+                let may_move = self.more.is_empty() && self.start > 0;
+                if may_move {
+                    self.move_to_front();
+                }
+                return may_move && self.room() >= bytes.min(self.free());
             }
         }
         true
+    }
+
+    /// Moves the bytes, with all that was put behind the last one, to the front of the only block.
+    fn move_to_front(&mut self) {
+        self.first.copy_within(self.start as usize.., 0);
+        self.start = 0;
     }
 
     /// Returns the bytes of memory that the next [step](Self::extend) takes.
@@ -133,9 +152,7 @@ impl Ring {
     /// Adds memory by one step. The ring has less than its limit allows.
     fn extend(&mut self) -> Result<(), TryReserveError> {
         if self.may_move() {
-            // With all that was put behind the last byte.
-            self.first.copy_within(self.start as usize.., 0);
-            self.start = 0;
+            self.move_to_front();
             return Ok(());
         }
         let size = self.next_size();
@@ -158,19 +175,42 @@ impl Ring {
     }
 
     /// Gives back memory that the bytes do not need, of which the last one lies `used` bytes behind the first one: half
-    /// of the further blocks, or all memory of a ring that has little.
-    pub fn shrink(&mut self, used: usize) {
+    /// of the further blocks, but not more than [`SHRUNK`], or all memory of a ring that has little. Returns whether
+    /// there is more to give back.
+    pub fn shrink(&mut self, used: usize) -> bool {
         let used = used.max(self.len());
         if used == 0 {
             self.start = 0;
             if self.more.len() <= 1 {
                 *self = Ring { limit: self.limit, ..Ring::default() };
-                return;
+                return false;
             }
         }
         let needed = (self.start as usize + used).saturating_sub(self.first.len()).div_ceil(BLOCK);
         let spare = self.more.len().saturating_sub(needed);
-        self.more.truncate(self.more.len() - spare.div_ceil(2));
+        self.more.truncate(self.more.len() - spare.div_ceil(2).min(SHRUNK));
+        spare > 2 * SHRUNK
+    }
+
+    /// Gives all memory back, and the bytes with it.
+    pub fn clear(&mut self) {
+        *self = Ring { limit: self.limit, ..Ring::default() };
+    }
+
+    /// Shows up to so many of the first bytes, in parts, until `look` wants no more.
+    pub fn look(&self, length: usize, mut look: impl FnMut(&[u8]) -> bool) {
+        let (mut at, mut left) = (self.start as usize, length.min(self.len()));
+        while left > 0 {
+            let rest = match at.checked_sub(self.first.len()) {
+                None => &self.first[at..],
+                Some(behind) => &self.more[behind / BLOCK][behind % BLOCK..],
+            };
+            let part = &rest[..rest.len().min(left)];
+            if !look(part) {
+                return;
+            }
+            (at, left) = (at + part.len(), left - part.len());
+        }
     }
 
     // Bytes.
@@ -319,13 +359,16 @@ mod tests {
     /// Adds memory for so many bytes; looks at each step.
     fn make_room(ring: &mut Ring, bytes: usize) {
         let mut memory = ring.memory();
-        assert!(ring.make_room(bytes, |step, after| {
+        assert!(ring.make_room(bytes, usize::MAX, |step, after| {
             assert!(memory + step == after && step <= BLOCK + LISTED * 24);
             memory = after;
             true
         }));
         assert!(ring.memory() == memory && ring.room() >= bytes.min(ring.free()));
-        assert_eq!(ring.make_room(usize::MAX, |_, _| false), ring.room() == ring.free());
+        let is_full = ring.room() == ring.free();
+        let room = ring.room();
+        assert!(ring.make_room(usize::MAX, usize::MAX, |_, _| false) == (ring.room() == ring.free()));
+        assert!(!is_full || ring.room() == room);
     }
 
     proptest! {
@@ -382,6 +425,13 @@ mod tests {
                         }
                     }
                     4 => {
+                        let mut seen = Vec::new();
+                        ring.look(count, |part| {
+                            seen.extend_from_slice(part);
+                            seen.len() < 3000
+                        });
+                        prop_assert!(seen.len() >= count.min(model.len()).min(3000));
+                        prop_assert!(seen.iter().eq(model.iter().take(seen.len())));
                         let offset = count.min(model.len());
                         let mut copy = std::vec![0; model.len() - offset];
                         ring.copy(offset, &mut copy);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tcp::{Agreed, Buffer, ControlBlock, Departure, Handshake, Limits, Reaction, Segment, State, Time, Turn, shift_of};
+use tcp::{Agreed, ControlBlock, Departure, Handshake, Limits, Reaction, Segment, State, Time, Turn, shift_of};
 
 /// A small generator, so that every failure repeats.
 struct Random(u64);
@@ -55,16 +55,13 @@ fn limits(buffer: usize) -> Limits {
 
 /// Takes a segment in, with memory for it.
 fn take_in(block: &mut ControlBlock, segment: &Segment<'_>, now: Time) -> Reaction {
-    let lacking = block.lacks(segment);
-    block.make_room(Buffer::Incoming, lacking, |_, _| true);
-    assert_eq!(block.lacks(segment), 0);
-    block.input(segment, now)
+    block.input(segment, now, &mut |_, _| true)
 }
 
 /// Has an end send bytes as long as `fill` takes all room that it is offered.
 fn send(block: &mut ControlBlock, mut fill: impl FnMut(&mut [u8]) -> usize) {
     loop {
-        block.make_room(Buffer::Outgoing, 1, |_, _| true);
+        block.make_room_to_send(|_, _| true);
         let (taken, offered) = block.send(&mut fill);
         if taken < offered || offered == 0 {
             return;
@@ -100,7 +97,7 @@ impl Pair {
         let request = Segment::read(&bytes).unwrap();
         let options = request.options();
         let shift = options.scale.unwrap();
-        let window = buffers[1].min(65535) as u16;
+        let window = tcp::first_window(buffers[1]);
         let handshake = Handshake {
             ours: numbers[1],
             theirs: numbers[0],
@@ -120,7 +117,7 @@ impl Pair {
         answer[14..16].copy_from_slice(&window.to_be_bytes());
         let [high, low] = segments[1].to_be_bytes();
         answer[20..32].copy_from_slice(&[2, 4, high, low, 3, 3, shift_of(buffers[1]), 1, 4, 2, 0, 0]);
-        assert_eq!(first.input(&Segment::read(&answer).unwrap(), now), Reaction::Usual);
+        assert_eq!(take_in(&mut first, &Segment::read(&answer).unwrap(), now), Reaction::Usual);
         assert_eq!(first.state(), State::Established);
         let mut pair = Pair {
             now,
@@ -195,12 +192,7 @@ impl Pair {
             let (end, bytes) = entry.remove();
             let segment = Segment::read(&bytes).unwrap();
             let is_refused = self.random.percent(self.refused);
-            let block = &mut self.ends[end];
-            let lacking = block.lacks(&segment);
-            if !block.make_room(Buffer::Incoming, lacking, |_, _| !is_refused) {
-                block.limit_window();
-            }
-            if block.input(&segment, self.now) == Reaction::Answer {
+            if self.ends[end].input(&segment, self.now, &mut |_, _| !is_refused) == Reaction::Answer {
                 let answer = self.ends[end].acknowledgement();
                 self.put(end, &answer);
             }
@@ -328,14 +320,14 @@ fn a_loss_after_long_luck_is_mended_at_once() {
 /// Two ends that have agreed on nothing.
 fn without_ranges(segments: [u16; 2], buffer: usize) -> Pair {
     let agreed = Agreed { segment_size: segments[0], scale: None, selective: false };
-    let handshake = |ours: u32, theirs: u32| Handshake { ours, theirs, window: buffer.min(65535) as u16, agreed };
+    let handshake = |ours: u32, theirs: u32| Handshake { ours, theirs, window: tcp::first_window(buffer), agreed };
     let mut ends = [handshake(1, 2), handshake(2, 1)].map(|handshake| ControlBlock::accept(&handshake, limits(buffer)));
     for (end, (ours, theirs)) in ends.iter_mut().zip([(1u32, 2u32), (2, 1)]) {
         let mut bytes = vec![0; 20];
         bytes[4..8].copy_from_slice(&(theirs + 1).to_be_bytes());
         bytes[8..12].copy_from_slice(&(ours + 1).to_be_bytes());
         (bytes[12], bytes[13]) = (5 << 4, 0x10);
-        bytes[14..16].copy_from_slice(&(buffer.min(65535) as u16).to_be_bytes());
+        bytes[14..16].copy_from_slice(&tcp::first_window(buffer).to_be_bytes());
         take_in(end, &Segment::read(&bytes).unwrap(), 1_000_000);
         assert_eq!(end.state(), State::Established);
     }
@@ -476,16 +468,18 @@ fn buffers_grow_with_the_way_if_somebody_listens() {
             }
         }
         let limits = [pair.ends[0].outgoing().limit(), pair.ends[1].incoming().limit()];
-        assert_eq!(limits, if listens { [most; 2] } else { [1 << 16; 2] });
+        assert_eq!(limits, if listens { [most; 2] } else { [1 << 15, 1 << 14] });
         if listens {
             // Each way and back takes 10 ms.
             assert!(arrived > 100 * most, "{arrived}");
             while pair.step() {}
             receive(&mut pair.ends[1], <[u8]>::len);
-            (0..20).for_each(|_| pair.ends.iter_mut().for_each(ControlBlock::shrink));
+            for _ in 0..40 {
+                pair.ends.iter_mut().for_each(|end| _ = end.shrink());
+            }
             assert_eq!(pair.ends.each_ref().map(ControlBlock::memory), [0; 2]);
         } else {
-            assert_eq!(pair.ends[1].incoming().len(), 1 << 16);
+            assert_eq!(pair.ends[1].incoming().len(), 1 << 14);
         }
     }
 }
@@ -527,7 +521,7 @@ proptest! {
             let block = &mut pair.ends[1];
             match step {
                 0 => send(block, |room| length.min(room.len())),
-                1 if first % 8 == 0 => block.shrink(),
+                1 if first % 8 == 0 => _ = block.shrink(),
                 1 => receive(block, |bytes| length.min(bytes.len())),
                 2 => pair.now += u64::from(first % 2_000_000),
                 3 if first % 16 == 0 => block.close(),
@@ -547,12 +541,15 @@ proptest! {
                         bytes[28..32].copy_from_slice(&near(first, block.unacknowledged()).to_be_bytes());
                     }
                     let segment = Segment::read(&bytes).unwrap();
-                    let lacking = block.lacks(&segment);
-                    prop_assert!(lacking <= 4096);
-                    if !block.make_room(Buffer::Incoming, lacking, |_, memory| memory <= 4096 - 512 * usize::from(step)) {
-                        block.limit_window();
-                    }
-                    block.input(&segment, pair.now);
+                    let mut memory = block.incoming().memory();
+                    let mut admits = |step: usize, after| {
+                        assert!(step > 0 && memory + step == after, "each step is asked for");
+                        let is_admitted = after <= 4096 - 512 * usize::from(first as u8 % 4);
+                        memory = if is_admitted { after } else { memory };
+                        is_admitted
+                    };
+                    block.input(&segment, pair.now, &mut admits);
+                    prop_assert!(block.incoming().memory() == memory);
                 }
             }
             for _ in 0..200 {

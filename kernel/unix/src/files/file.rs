@@ -790,6 +790,7 @@ impl OpenFile {
             let read = self.object.read(caller, *buffer, waker);
             if let Poll::Ready(Ok(count)) = read {
                 *done = count;
+                self.left_some(caller, count, buffer.len());
             }
             return read;
         }
@@ -975,7 +976,7 @@ impl OpenFile {
 
     /// Tries `recvfrom`.
     pub(crate) fn receive(
-        &self,
+        self: &Arc<OpenFile>,
         caller: &dyn Caller,
         buffer: UserBuffer,
         flags: u32,
@@ -985,7 +986,19 @@ impl OpenFile {
         if flags & !(types::message::DONTWAIT | types::message::PEEK | types::message::NOSIGNAL) != 0 {
             return Poll::Ready(Err(Errno::EOPNOTSUPP));
         }
-        self.object.receive(caller, buffer, flags, address, waker)
+        let attempt = self.object.receive(caller, buffer, flags, address, waker);
+        if let Poll::Ready(Ok(count)) = attempt {
+            self.left_some(caller, count, buffer.len());
+        }
+        attempt
+    }
+
+    /// Has an edge-triggered epoll tell of bytes again that a step of so many may have left for the next call.
+    #[inline(always)]
+    fn left_some(self: &Arc<OpenFile>, caller: &dyn Caller, count: usize, wanted: usize) {
+        if count >= Effort::BYTES && count < wanted {
+            self.wake_watchers(caller.number());
+        }
     }
 }
 

@@ -991,6 +991,69 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Tries to send a step of the bytes from `*sent` on, and advances it.
+    #[inline(always)]
+    fn send_step(
+        &self,
+        caller: &dyn Caller,
+        buffer: UserBuffer,
+        to: Option<SocketAddr>,
+        sent: &mut usize,
+        waker: Option<&Waker>,
+    ) -> Attempt {
+        let inner = self.inner.lock();
+        let mut bad = None;
+        match inner.state {
+            SocketState::Connected(id) => {
+                let step = UserBuffer::new(buffer.address(), buffer.len().min(*sent + Effort::BYTES))?;
+                let result = with_stack_and_send(|stack, now| {
+                    while *sent < step.len() && bad.is_none() {
+                        let fill = |room: &mut [u8]| {
+                            let count = room.len().min(step.len() - *sent);
+                            match caller.copy_in(buffer.address() + *sent, &mut room[..count]) {
+                                Ok(()) => {
+                                    *sent += count;
+                                    count
+                                }
+                                Err(error) => {
+                                    bad = Some(error);
+                                    0
+                                }
+                            }
+                        };
+                        if stack.tcp_send_with(id, fill, now)? == Sent::Full {
+                            if let Some(waker) = waker {
+                                stack.register(id, Interest::Send, waker)?;
+                                stack.set_writer(id, reader(caller.number()));
+                            }
+                            return Ok(false);
+                        }
+                    }
+                    if let Some(waker) = waker {
+                        // The sender has found room before the stack woke it: an earlier step's registration is stale.
+                        stack.forget(id, Interest::Send, waker);
+                    }
+                    Ok(true)
+                });
+                if latency::is_on() && *sent > 0 {
+                    self.request.is_answered();
+                }
+                match (result, bad) {
+                    (_, Some(error)) | (Err(error), None) if *sent == 0 => Poll::Ready(Err(error)),
+                    (Ok(false), None) => Poll::Pending,
+                    _ => Poll::Ready(Ok(*sent)),
+                }
+            }
+            SocketState::Datagram(_) => {
+                drop(inner);
+                self.send_datagram(caller, &[buffer], to, sent, waker)
+            }
+            _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
+        }
+    }
+}
+
 impl FileOperations for Socket {
     fn properties(&self) -> Properties {
         // The bytes of one call are one datagram.
@@ -1106,7 +1169,7 @@ impl FileOperations for Socket {
         }
     }
 
-    /// Tries to send the bytes from `*sent` on, and advances it.
+    /// Tries to send the bytes from `*sent` on, and advances it. Looks for interrupts after each step.
     fn send(
         &self,
         caller: &dyn Caller,
@@ -1115,53 +1178,16 @@ impl FileOperations for Socket {
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
-        let inner = self.inner.lock();
-        let mut bad = None;
-        match inner.state {
-            SocketState::Connected(id) => {
-                let result = with_stack_and_send(|stack, now| {
-                    while *sent < buffer.len() && bad.is_none() {
-                        let fill = |room: &mut [u8]| {
-                            let count = room.len().min(buffer.len() - *sent);
-                            match caller.copy_in(buffer.address() + *sent, &mut room[..count]) {
-                                Ok(()) => {
-                                    *sent += count;
-                                    count
-                                }
-                                Err(error) => {
-                                    bad = Some(error);
-                                    0
-                                }
-                            }
-                        };
-                        if stack.tcp_send_with(id, fill, now)? == Sent::Full {
-                            if let Some(waker) = waker {
-                                stack.register(id, Interest::Send, waker)?;
-                                stack.set_writer(id, reader(caller.number()));
-                            }
-                            return Ok(false);
-                        }
-                    }
-                    if let Some(waker) = waker {
-                        // The sender has found room before the stack woke it: an earlier step's registration is stale.
-                        stack.forget(id, Interest::Send, waker);
-                    }
-                    Ok(true)
-                });
-                if latency::is_on() && *sent > 0 {
-                    self.request.is_answered();
-                }
-                match (result, bad) {
-                    (_, Some(error)) | (Err(error), None) if *sent == 0 => Poll::Ready(Err(error)),
-                    (Ok(false), None) => Poll::Pending,
-                    _ => Poll::Ready(Ok(*sent)),
-                }
+        loop {
+            let before = *sent;
+            let attempt = self.send_step(caller, buffer, to, sent, waker);
+            let is_cut = *sent - before >= Effort::BYTES && *sent < buffer.len();
+            if !is_cut || attempt != Poll::Ready(Ok(*sent)) {
+                return attempt;
             }
-            SocketState::Datagram(_) => {
-                drop(inner);
-                self.send_datagram(caller, &[buffer], to, sent, waker)
+            if steps::must_stop(caller, waker) {
+                return Poll::Pending;
             }
-            _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
         }
     }
 
@@ -1183,22 +1209,25 @@ impl FileOperations for Socket {
                     return Poll::Ready(Ok(0));
                 }
                 let mut done = 0;
+                // One step: further bytes are left for the next call.
+                let wanted = buffer.len().min(Effort::BYTES);
                 let result = with_stack_to_receive(|stack, now| {
                     if peek {
                         let look = |bytes: &[u8]| {
-                            done = bytes.len().min(buffer.len());
-                            bad = caller.copy_out(buffer.address(), &bytes[..done]).err();
+                            bad = caller.copy_out(buffer.address() + done, bytes).err();
+                            done += if bad.is_none() { bytes.len() } else { 0 };
+                            bad.is_none()
                         };
-                        if stack.tcp_peek_with(id, buffer.len(), look)?.is_some() && done > 0 {
+                        stack.tcp_peek_with(id, wanted, look)?;
+                        if done > 0 {
                             return Ok(Received::Bytes(done));
                         }
                     }
-                    // The stack shows both parts of its ring in turn; peeking reads them once.
                     let take = |bytes: &[u8]| {
                         if peek {
                             return 0;
                         }
-                        let count = bytes.len().min(buffer.len() - done);
+                        let count = bytes.len().min(wanted - done);
                         match caller.copy_out(buffer.address() + done, &bytes[..count]) {
                             Ok(()) => {
                                 done += count;

@@ -30,14 +30,14 @@ use abi_queue::Priority;
 use abi_unix::Errno;
 use hal_api::Machine as _;
 use heapless::Vec as FixedVec;
-use network::{Error, LocalConnections, Order, Polled, Reader, Stack, Turn, Waiting};
+use network::{Error, LocalConnections, Need, Order, Polled, Reader, Stack, Turn, Waiting};
 use platform::{Machine, Platform, println};
 use spin::{Mutex, MutexGuard};
 
 use crate::network::addressing;
 use crate::network::wire::NetworkLink;
 use crate::observing::latency;
-use crate::process::{Process, table};
+use crate::process::{Process, accounts, table};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::executor::{self, Cid};
 use crate::scheduling::standing::MOST_CLAIM;
@@ -120,7 +120,10 @@ pub(crate) fn start(platform: &'static Platform) {
     match Stack::new(wire, &configuration, time::now_ns()) {
         Ok(mut stack) => {
             // ADMISSION: for memory that no call of ours asks for, and for the rings of connections within the host.
-            stack.set_admission(crate::process::accounts::has_machine_memory);
+            stack.set_admission(|need| match need {
+                Need::Progress => accounts::has_machine_memory(),
+                Need::Speed => accounts::has_spare_memory(),
+            });
             *STACK.lock() = Some(stack);
         }
         Err(error) => println!("network: not available: {error}"),
