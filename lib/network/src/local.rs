@@ -63,8 +63,8 @@ fn limit(receiver: &TcpOptions, sender: &TcpOptions) -> usize {
     clamped(receiver.receive_buffer).min(MOST) + clamped(sender.send_buffer).min(MOST)
 }
 
-/// Whether a waiting sender should be woken: a fifth of the limit is free. After there was no memory for more bytes, only
-/// an empty ring has room.
+/// Whether a waiting sender should be woken: a fifth of the limit is free. After there was no memory for more bytes,
+/// only an empty ring has room.
 pub(crate) fn has_room(end: &Local) -> bool {
     end.ring.is_empty() || !end.is_refused && end.ring.free() * 5 >= end.ring.limit()
 }

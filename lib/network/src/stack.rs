@@ -676,8 +676,8 @@ impl<L: Link> Stack<L> {
         self.host.receive_with(id, take, instant(now_ns))
     }
 
-    /// Shows up to `length` bytes of received data without taking them (`MSG_PEEK`), part by part as long as `look` wants
-    /// more, because the buffer is a ring of blocks.
+    /// Shows up to `length` bytes of received data without taking them (`MSG_PEEK`), part by part as long as `look`
+    /// wants more, because the buffer is a ring of blocks.
     #[doc(alias = "recv")]
     #[doc(alias = "peek")]
     #[doc(alias = "MSG_PEEK")]

@@ -216,8 +216,8 @@ impl Connection {
         self.senders.wake_all();
     }
 
-    /// Takes a segment in, with memory for its data as far as the owner and the machine allow. Returns whether they were
-    /// asked, and then, whether they have allowed it.
+    /// Takes a segment in, with memory for its data as far as the owner and the machine allow. Returns whether they
+    /// were asked, and then, whether they have allowed it.
     #[inline(always)]
     pub(crate) fn input(
         &mut self,

@@ -459,7 +459,7 @@ fn a_sender_within_the_host_is_told_of_room_that_there_is() {
     let mut got = Vec::new();
     assert_eq!(receive(&mut stack, accepted, &mut got, SECOND), Ok(Received::Bytes(taken)));
     assert!(stack.readiness(client).unwrap().send);
-    // What is looked at lies in several blocks.
+    // The bytes that are looked at lie in several blocks.
     assert_eq!(send(&mut stack, client, &[2; 6000], SECOND), Ok(Sent::Bytes(6000)));
     let mut left = 4000;
     let take = |bytes: &[u8]| {

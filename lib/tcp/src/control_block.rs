@@ -658,7 +658,7 @@ impl ControlBlock {
         }
         // A window that did not limit anything has proved nothing.
         if was_under_way.saturating_mul(2) >= self.congestion.window() {
-            // One acknowledgement may tell of very much that had arrived before a gap was filled (RFC 3465, section 2.3).
+            // One acknowledgement may tell of very much that arrived before a gap was filled (RFC 3465, section 2.3).
             let count = if self.lost_before == number { count } else { count.min(2 * self.segment) };
             self.congestion.grow(count, self.segment, self.round_trip.smoothed(), now);
         }

@@ -583,8 +583,8 @@ pub(crate) fn has_machine_memory() -> bool {
     false
 }
 
-/// Returns whether there is memory for something that no process has requested, and that can be done without. Nothing is
-/// collected for it, and nobody is ended.
+/// Returns whether there is memory for something that no process has requested, and that can be done without. Nothing
+/// is collected for it, and nobody is ended.
 pub(crate) fn has_spare_memory() -> bool {
     !faults::fails() && memory::heap::is_available(2 * reserve())
 }
