@@ -887,7 +887,7 @@ impl Host {
     }
 
     /// Restarts the time limit for the other side's next step.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn arm_timeouts(&mut self, index: u32, now: Instant) {
         let Some(connection) = self.connections.get_mut(index) else {
             return;

@@ -225,6 +225,22 @@ impl Connection {
         admits: fn(Need) -> bool,
         now: Instant,
     ) -> (Reaction, Option<bool>) {
+        match &mut self.engine {
+            Engine::Wire(wire) if wire.tcp().has_room_for(segment) => {
+                (wire.tcp_mut().input(segment, time(now), &mut |_, _| false), None)
+            }
+            _ => self.input_with_memory(segment, admits, now),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn input_with_memory(
+        &mut self,
+        segment: &tcp::Segment<'_>,
+        admits: fn(Need) -> bool,
+        now: Instant,
+    ) -> (Reaction, Option<bool>) {
         let is_held = self.is_received_from();
         let Engine::Wire(wire) = &mut self.engine else { return (Reaction::Usual, None) };
         let mut asked = None;

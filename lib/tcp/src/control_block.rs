@@ -452,6 +452,13 @@ impl ControlBlock {
         }
     }
 
+    /// Whether there is room for a segment's data, so that its [input](Self::input) needs no memory.
+    #[inline(always)]
+    pub fn has_room_for(&self, segment: &Segment<'_>) -> bool {
+        let end = segment.sequence.wrapping_add(segment.payload.len() as u32).wrapping_sub(self.expected);
+        segment.payload.is_empty() || end as usize <= self.incoming.room()
+    }
+
     /// Offers room for bytes to be sent, as far as there is memory; see [`Ring::fill`].
     #[inline(always)]
     pub fn send(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> (usize, usize) {

@@ -992,9 +992,9 @@ impl Socket {
 }
 
 impl Socket {
-    /// Tries to send a step of the bytes from `*sent` on, and advances it.
-    #[inline(always)]
-    fn send_step(
+    /// Tries to send many bytes of a stream, and looks for interrupts after each step.
+    #[inline(never)]
+    fn send_in_steps(
         &self,
         caller: &dyn Caller,
         buffer: UserBuffer,
@@ -1002,54 +1002,15 @@ impl Socket {
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
-        let inner = self.inner.lock();
-        let mut bad = None;
-        match inner.state {
-            SocketState::Connected(id) => {
-                let step = UserBuffer::new(buffer.address(), buffer.len().min(*sent + Effort::BYTES))?;
-                let result = with_stack_and_send(|stack, now| {
-                    while *sent < step.len() && bad.is_none() {
-                        let fill = |room: &mut [u8]| {
-                            let count = room.len().min(step.len() - *sent);
-                            match caller.copy_in(buffer.address() + *sent, &mut room[..count]) {
-                                Ok(()) => {
-                                    *sent += count;
-                                    count
-                                }
-                                Err(error) => {
-                                    bad = Some(error);
-                                    0
-                                }
-                            }
-                        };
-                        if stack.tcp_send_with(id, fill, now)? == Sent::Full {
-                            if let Some(waker) = waker {
-                                stack.register(id, Interest::Send, waker)?;
-                                stack.set_writer(id, reader(caller.number()));
-                            }
-                            return Ok(false);
-                        }
-                    }
-                    if let Some(waker) = waker {
-                        // The sender has found room before the stack woke it: an earlier step's registration is stale.
-                        stack.forget(id, Interest::Send, waker);
-                    }
-                    Ok(true)
-                });
-                if latency::is_on() && *sent > 0 {
-                    self.request.is_answered();
-                }
-                match (result, bad) {
-                    (_, Some(error)) | (Err(error), None) if *sent == 0 => Poll::Ready(Err(error)),
-                    (Ok(false), None) => Poll::Pending,
-                    _ => Poll::Ready(Ok(*sent)),
-                }
+        loop {
+            let step = UserBuffer::new(buffer.address(), buffer.len().min(*sent + Effort::BYTES))?;
+            let attempt = FileOperations::send(self, caller, step, to, sent, waker);
+            if *sent < step.len() || step.len() == buffer.len() || attempt != Poll::Ready(Ok(*sent)) {
+                return attempt;
             }
-            SocketState::Datagram(_) => {
-                drop(inner);
-                self.send_datagram(caller, &[buffer], to, sent, waker)
+            if steps::must_stop(caller, waker) {
+                return Poll::Pending;
             }
-            _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
         }
     }
 }
@@ -1169,7 +1130,7 @@ impl FileOperations for Socket {
         }
     }
 
-    /// Tries to send the bytes from `*sent` on, and advances it. Looks for interrupts after each step.
+    /// Tries to send the bytes from `*sent` on, and advances it.
     fn send(
         &self,
         caller: &dyn Caller,
@@ -1178,16 +1139,56 @@ impl FileOperations for Socket {
         sent: &mut usize,
         waker: Option<&Waker>,
     ) -> Attempt {
-        loop {
-            let before = *sent;
-            let attempt = self.send_step(caller, buffer, to, sent, waker);
-            let is_cut = *sent - before >= Effort::BYTES && *sent < buffer.len();
-            if !is_cut || attempt != Poll::Ready(Ok(*sent)) {
-                return attempt;
+        if buffer.len() - *sent > Effort::BYTES && !self.is_of_datagrams() {
+            return self.send_in_steps(caller, buffer, to, sent, waker);
+        }
+        let inner = self.inner.lock();
+        let mut bad = None;
+        match inner.state {
+            SocketState::Connected(id) => {
+                let result = with_stack_and_send(|stack, now| {
+                    while *sent < buffer.len() && bad.is_none() {
+                        let fill = |room: &mut [u8]| {
+                            let count = room.len().min(buffer.len() - *sent);
+                            match caller.copy_in(buffer.address() + *sent, &mut room[..count]) {
+                                Ok(()) => {
+                                    *sent += count;
+                                    count
+                                }
+                                Err(error) => {
+                                    bad = Some(error);
+                                    0
+                                }
+                            }
+                        };
+                        if stack.tcp_send_with(id, fill, now)? == Sent::Full {
+                            if let Some(waker) = waker {
+                                stack.register(id, Interest::Send, waker)?;
+                                stack.set_writer(id, reader(caller.number()));
+                            }
+                            return Ok(false);
+                        }
+                    }
+                    if let Some(waker) = waker {
+                        // The sender has found room before the stack woke it: an earlier step's registration is stale.
+                        stack.forget(id, Interest::Send, waker);
+                    }
+                    Ok(true)
+                });
+                if latency::is_on() && *sent > 0 {
+                    self.request.is_answered();
+                }
+                match (result, bad) {
+                    (_, Some(error)) | (Err(error), None) if *sent == 0 => Poll::Ready(Err(error)),
+                    (Ok(false), None) => Poll::Pending,
+                    _ => Poll::Ready(Ok(*sent)),
+                }
             }
-            if steps::must_stop(caller, waker) {
-                return Poll::Pending;
+            SocketState::Datagram(_) => {
+                drop(inner);
+                self.send_datagram(caller, &[buffer], to, sent, waker)
             }
+            _ => Poll::Ready(Err(if to.is_some() { Errno::EPIPE } else { Errno::ENOTCONN })),
         }
     }
 
