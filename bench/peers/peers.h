@@ -90,6 +90,8 @@ void measure_flood(int count, char **arguments);
 void measure_disk(int count, char **arguments);
 
 /* Loads a module of Linux, if its file is there. */
+/* Allows this process as many files as it may choose. */
+void open_many_files(void);
 void load_module(const char *path);
 
 /* Serves with one of the programs that Debian or Go builds, for ever. */

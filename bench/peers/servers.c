@@ -5,7 +5,8 @@
  *     bench servers                 over loopback, with the client in this process
  *     bench flood                   the latency of redis alone, for a machine whose card is flooded or is not
  *     serve-program NAME            one of them until the machine ends, and the machine's clock on CLOCK_PORT; also
- *                                   `matrix`, the system's own fastest matrix server, and `bulk`, which moves many bytes
+ *                                   `matrix`, the system's own fastest matrix server, `crowded`, it beside one with
+ *                                   epoll on CROWD_PORT, and `bulk`, which moves many bytes
  *
  * The client keeps CONNECTIONS requests under way: it sends one over each connection, and then takes all answers. Each
  * answer must be as long as the first one and end as it did.
@@ -30,7 +31,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CLOCK_PORT = 7100, BULK_PORT = 7200, CONNECTIONS = 8, ROUNDS = 250, LATENCIES = 5000, THREADS = 2000, GREEDY = 19 };
+enum { CLOCK_PORT = 7100, BULK_PORT = 7200, CROWD_PORT = 7300, CONNECTIONS = 8, ROUNDS = 250, LATENCIES = 5000, THREADS = 2000, GREEDY = 19 };
 /* Longest silence, in milliseconds, within an answer; and the longest answer. */
 enum { SILENCE = 200, MOST = 4096 };
 
@@ -392,6 +393,7 @@ _Noreturn static void serve_by(void (*serve)(void), int port)
 {
 	if (check(fork(), "fork") == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		open_many_files();
 		serve();
 		_exit(127);
 	}
@@ -410,6 +412,15 @@ void serve_program(const char *name)
 {
 	if (!strcmp(name, "matrix"))
 		serve_by(serve_matrix, FIRST_PORT);
+	if (!strcmp(name, "crowded")) {
+		if (check(fork(), "fork") == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			open_many_files();
+			serve_epoll(CROWD_PORT);
+			_exit(127);
+		}
+		serve_by(serve_matrix, FIRST_PORT);
+	}
 	if (!strcmp(name, "bulk"))
 		serve_by(serve_bulk, BULK_PORT);
 	make_files();

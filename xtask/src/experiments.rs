@@ -11,6 +11,7 @@
 
 mod card;
 mod contest;
+mod crowd;
 mod disk;
 mod flood;
 mod latencies;

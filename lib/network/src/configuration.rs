@@ -121,7 +121,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            connections: 65_536,
+            connections: 524_288,
             listeners: 1024,
             datagrams: 4096,
             backlog: 4096,

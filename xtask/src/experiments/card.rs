@@ -9,8 +9,9 @@ use std::net::{Shutdown, TcpStream};
 
 use anyhow::{Result, bail};
 
-use super::servers::{GET, ServedProgram, Systems, busy, clock, compare, requests};
-use super::{Lab, Notebook, PATIENCE, Server, System, flood};
+use super::crowd::Crowd;
+use super::servers::{CLOCK_PORT, GET, ServedProgram, Systems, busy, clock, compare};
+use super::{Lab, Notebook, PATIENCE, Server, System, Way, flood};
 use crate::linux;
 
 /// The port of the server that moves many bytes; as in bench/peers.
@@ -37,10 +38,25 @@ const PROGRAMS: [(&str, ServedProgram); 4] = [
 const BULK: f64 = 1.0;
 const BULK_NAMES: [&str; 2] = ["tcp_send_1g", "tcp_receive_1g"];
 
-/// Idle connections beside few and beside many, and the times of a request's instructions that the many may cost.
-const IDLE: [usize; 2] = [100, 10_000];
+/// Idle connections beside few and beside many, and the times of a request's instructions that the many may cost. A
+/// process may have an eighth of the machine's memory.
+const IDLE: [usize; 2] = [100, 100_000];
 const COST: f64 = 1.1;
-const COST_NAME: &str = "cost_10k";
+const COST_NAME: &str = "cost_100k";
+const COST_MEMORY: &str = "4G";
+
+/// The port of the server that has the idle connections; as in bench/peers.
+pub(super) const CROWD_PORT: u16 = 7300;
+
+/// Connections that a machine with 1 GiB is to hold, and how many of them are asked then.
+const HELD: usize = 200_000;
+const HELD_NAME: &str = "connections_1gib";
+const HELD_MEMORY: &str = "1G";
+const ASKED: usize = 1000;
+
+/// Connections with requests beside those that are idle, and the length of an answer.
+const BESIDE: usize = 64;
+const ANSWER: usize = 12;
 
 /// Mebibytes of a transfer before the measured one.
 const WARM_UP: u64 = 4;
@@ -66,6 +82,9 @@ pub fn measure(lab: &Lab<'_>, notebook: &mut Notebook<'_>) -> Result<()> {
     }
     if lab.selection.has(COST_NAME) {
         lab.selection.on_each(|system| idle(notebook, &systems, system, rounds));
+    }
+    if lab.selection.has(HELD_NAME) {
+        lab.selection.on_each(|system| held(notebook, &systems, system));
     }
     if lab.selection.has(flood::FLOOD.0) {
         flood::measure(&systems, notebook);
@@ -126,18 +145,50 @@ fn idle(notebook: &mut Notebook<'_>, systems: &Systems<'_>, system: System, roun
 }
 
 fn beside_idle(systems: &Systems<'_>, system: System, program: &ServedProgram, rounds: usize) -> Result<[f64; 2]> {
-    let server = systems.serve(system, program.name, program.port)?;
-    let (mut idle, mut found) = (Vec::new(), [0.0; 2]);
+    let (mut crowd, network) = Crowd::new()?;
+    let _server = systems.serve_crowd(system, "serve-program crowded", network, COST_MEMORY, Way::Instructions)?;
+    let activity = systems.activity("idle connections", system);
+    let asking = crowd.connect(program.port, BESIDE, None)?;
+    let mut found = [0.0; 2];
+    let mut idle = 0;
     for (count, place) in IDLE.into_iter().zip(&mut found) {
-        while idle.len() < count {
-            let mut stream = TcpStream::connect_timeout(&server.address(program.port)?, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            // The server has it when it has answered.
-            stream.write_all(program.request)?;
-            stream.read_exact(&mut [0; 12])?;
-            idle.push(stream);
+        // Each is the server's when it has answered.
+        let more = crowd.connect(CROWD_PORT, count - idle, Some(&activity))?;
+        idle += more.len();
+        if idle < count {
+            bail!("the server takes {idle} of {count} connections");
         }
-        *place = requests(&server, program, 8, rounds)?;
+        for part in more.chunks(BESIDE) {
+            crowd.ask(part, program.request, ANSWER)?;
+        }
+        (0..rounds.div_ceil(10)).try_for_each(|_| crowd.ask(&asking, program.request, ANSWER).map(drop))?;
+        let before = crowd.clock(CLOCK_PORT)?;
+        (0..rounds).try_for_each(|_| crowd.ask(&asking, program.request, ANSWER).map(drop))?;
+        *place = busy(before, crowd.clock(CLOCK_PORT)?) / (rounds * asking.len()) as f64;
     }
     Ok(found)
+}
+
+/// Measures how many idle connections a machine holds.
+fn held(notebook: &mut Notebook<'_>, systems: &Systems<'_>, system: System) -> Option<()> {
+    let measured = hold(systems, system);
+    let count = notebook.part(&format!("held connections, {}", system.name()), measured)? as f64;
+    match system {
+        System::Cops => notebook.at_least(HELD_NAME, count, "connections", HELD as f64),
+        System::Linux => notebook.figure(&format!("linux_{HELD_NAME}"), count, "connections"),
+    }
+    Some(())
+}
+
+/// Has the machine hold connections, and asks some of them.
+fn hold(systems: &Systems<'_>, system: System) -> Result<usize> {
+    let (mut crowd, network) = Crowd::new()?;
+    let _server = systems.serve_crowd(system, "bench hold", network, HELD_MEMORY, Way::Wall)?;
+    let activity = systems.activity("held connections", system);
+    let members = crowd.connect(linux::FIRST_PORT, HELD, Some(&activity))?;
+    let asked: Vec<_> = members.iter().copied().step_by((members.len() / ASKED).max(1)).collect();
+    for part in asked.chunks(BESIDE) {
+        crowd.ask(part, MATRIX, ANSWER)?;
+    }
+    Ok(members.len())
 }

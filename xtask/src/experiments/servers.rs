@@ -13,11 +13,12 @@ use filesystem::cpio;
 
 use super::{Lab, Notebook, PATIENCE, SYSTEMS, Selection, Server, System, Way, figure_of, machine, words};
 use crate::bench::Line;
-use crate::board::Configuration;
+use crate::board::{Configuration, Network};
 use crate::context::command_line;
 use crate::guest::{self, Forward};
 use crate::linux::{self, DebianKernel};
 use crate::programs;
+use crate::progress::Activity;
 
 /// A server, as bench/peers has it.
 pub(super) struct ServedProgram {
@@ -190,6 +191,27 @@ impl<'a> Systems<'a> {
         self.lab.serve(&format!("{name} over the card: {}", system.name()), &configuration, linux::SERVING)
     }
 
+    /// Boots a system with so much memory, whose card has this cable, for what these words say.
+    pub(super) fn serve_crowd(
+        &self,
+        system: System,
+        action: &str,
+        network: Network,
+        memory: &str,
+        way: Way,
+    ) -> Result<Server> {
+        let mut configuration = self.configuration(system, &words(action))?;
+        // The addresses are fixed in any case: nothing on this cable lends one.
+        configuration.clock = way.clock();
+        (configuration.network, configuration.memory) = (network, memory.into());
+        self.lab.serve(&format!("{action} over the card: {}", system.name()), &configuration, linux::SERVING)
+    }
+
+    /// Tells that something is measured, until it is dropped.
+    pub(super) fn activity(&self, what: &str, system: System) -> Activity {
+        self.lab.context.progress.start(format!("{what}: {}", system.name()))
+    }
+
     /// Returns the instructions of a request that comes over the network card, over one of so many connections.
     pub(super) fn ask(
         &self,
@@ -241,7 +263,7 @@ pub(super) fn clock(server: &Server) -> Result<(f64, f64)> {
     times(&text).with_context(|| format!("`{}` is no time", text.trim()))
 }
 
-fn times(text: &str) -> Option<(f64, f64)> {
+pub(super) fn times(text: &str) -> Option<(f64, f64)> {
     let (now, idle) = text.trim().split_once(' ')?;
     Some((now.parse().ok()?, idle.parse().ok()?))
 }
@@ -311,6 +333,7 @@ mod tests {
         for (name, value) in [
             ("CLOCK_PORT", usize::from(CLOCK_PORT)),
             ("BULK_PORT", usize::from(super::super::card::BULK_PORT)),
+            ("CROWD_PORT", usize::from(super::super::card::CROWD_PORT)),
             ("CONNECTIONS", CONNECTIONS),
         ] {
             assert!(source.contains(&format!("{name} = {value}")), "{name}");

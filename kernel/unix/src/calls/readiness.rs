@@ -14,7 +14,6 @@ use crate::files::epoll::{self, EpollWait};
 use crate::files::event_counter::EventCounter;
 use crate::files::file::{self, OpenFile};
 use crate::files::file_events::EventFile;
-use crate::process::accounts::MAXIMUM_DESCRIPTORS;
 use crate::process::user::read_time;
 use crate::time::limit::TimeLimit;
 
@@ -150,7 +149,7 @@ pub(super) fn poll(call: Call<'_>) -> Decoding {
 pub(super) fn select(call: Call<'_>) -> Decoding {
     let process = call.process();
     // As on Linux, descriptors that cannot be are not looked at.
-    let count = usize::try_from(call.signed(0)).map_err(|_| Errno::EINVAL)?.min(MAXIMUM_DESCRIPTORS);
+    let count = usize::try_from(call.signed(0)).map_err(|_| Errno::EINVAL)?.min(epoll::LONGEST_LIST);
     if count > epoll::SHORT_LIST {
         call.admitted()?;
     }

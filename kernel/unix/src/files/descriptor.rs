@@ -140,6 +140,22 @@ impl Descriptors {
         Ok(file)
     }
 
+    /// Returns the lowest open descriptor that is at least `least`.
+    pub(crate) fn next_open(&self, least: usize) -> Option<usize> {
+        let mut at = least;
+        while let Some(piece) = self.pieces.get(at / PIECE) {
+            let end = (at / PIECE + 1) * PIECE;
+            if piece.used > 0 {
+                let open = piece.entries.iter().zip(end - PIECE..).skip(at % PIECE).find(|(entry, _)| entry.is_some());
+                if let Some((_, descriptor)) = open {
+                    return Some(descriptor);
+                }
+            }
+            at = end;
+        }
+        None
+    }
+
     /// Gives a file the lowest free descriptor that is at least `least`; `EMFILE` if there is none, `EINVAL` if `least`
     /// is beyond the limit.
     pub(crate) fn add(&mut self, file: Arc<OpenFile>, close_on_execute: bool, least: usize) -> Result<usize, Errno> {
@@ -504,6 +520,7 @@ mod tests {
                 prop_assert_eq!(found, model.get(&number).map(|(file, _)| Arc::as_ptr(file)).ok_or(Errno::EBADF));
                 let closes = table.closes_on_execute(number);
                 prop_assert_eq!(closes, model.get(&number).map(|(_, close)| *close).ok_or(Errno::EBADF));
+                prop_assert_eq!(table.next_open(number), model.range(number..).next().map(|(number, _)| *number));
             }
             let left: Vec<_> = table.into_files().flatten().map(|file| Arc::as_ptr(&file)).collect();
             prop_assert_eq!(left, model.values().map(|(file, _)| Arc::as_ptr(file)).collect::<Vec<_>>());

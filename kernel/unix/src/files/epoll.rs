@@ -59,7 +59,7 @@ use waiters::Waiters;
 use crate::files::descriptor::Descriptors;
 use crate::files::file::{Attempt, FileOperations, OpenFile, status_of_anonymous};
 use crate::files::remains::{Remain, leave};
-use crate::process::accounts::{Charge, MAXIMUM_DESCRIPTORS, Resource};
+use crate::process::accounts::{Charge, Resource};
 use crate::process::user::{Caller, UserBuffer};
 use crate::scheduling::{deferred_wakes, steps};
 use crate::time::limit::TimeLimit;
@@ -701,6 +701,9 @@ pub(crate) struct PollFiles {
     result: Option<Result<usize, Errno>>,
 }
 
+/// Entries of the longest list of `poll`, and descriptors that `select` looks at: nobody is charged for them.
+pub(crate) const LONGEST_LIST: usize = 16384;
+
 /// Entries of the longest list that fits into the memory kept for each worker's wait.
 pub(crate) const SHORT_LIST: usize = 16;
 
@@ -716,7 +719,7 @@ impl PollFiles {
         count: usize,
         limit: TimeLimit,
     ) -> Result<PollFiles, Errno> {
-        if count > MAXIMUM_DESCRIPTORS {
+        if count > LONGEST_LIST {
             return Err(Errno::EINVAL);
         }
         UserBuffer::new(address, count * POLL_ENTRY)?;

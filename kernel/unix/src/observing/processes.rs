@@ -30,7 +30,7 @@ use crate::files::mounts::{self, Place};
 use crate::files::{pipe, segments, tree};
 use crate::network::{addressing, listing};
 use crate::observing::{call_log, counters};
-use crate::process::accounts::{MAXIMUM_DESCRIPTORS, MAXIMUM_PROCESSES};
+use crate::process::accounts::MAXIMUM_PROCESSES;
 use crate::process::worker::Worker;
 use crate::process::{Process, authority, core_file, table, thread};
 use crate::time;
@@ -273,7 +273,7 @@ impl Source for Processes {
         if directory.line == DESCRIPTORS {
             let process = process_of(directory).ok()?;
             let descriptors = process.descriptors.lock();
-            let number = (above as usize..MAXIMUM_DESCRIPTORS).find(|number| descriptors.get(*number).is_ok())?;
+            let number = descriptors.next_open(above as usize)?;
             let entry = Entry { line: DESCRIPTOR, number: number as u32, ..directory };
             return Some((entry, number.to_string(), numbers + number as u64 + 1));
         }

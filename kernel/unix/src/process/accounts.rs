@@ -158,10 +158,11 @@ fn reserve() -> usize {
 pub(crate) const MAXIMUM_PROCESSES: usize = 4096;
 /// Number of asynchronous calls that one process can have in flight; more fail with `EBUSY`, which no call that can
 /// wait returns for another reason, so that a runtime knows to wait for completions and to try again.
-pub(crate) const MAXIMUM_CALLS: usize = 65536;
-/// Greatest number of descriptors of a process, and its limit unless it sets another one. (Linux's default
-/// `RLIMIT_NOFILE` is 1,024; servers raise it, so the limit here is a server's.)
-pub(crate) const MAXIMUM_DESCRIPTORS: usize = 16384;
+pub(crate) const MAXIMUM_CALLS: usize = 1 << 17;
+/// Greatest number of descriptors of a process, as on Linux.
+pub(crate) const MAXIMUM_DESCRIPTORS: usize = 1 << 20;
+/// Limit in force at first. (Linux's default is 1,024; servers raise it, so the limit here is a server's.)
+const USUAL_DESCRIPTORS: usize = 16384;
 
 /// Bytes that a wait of one worker can take: the operation, and its places in lists of waiters.
 pub(crate) const MEMORY_OF_A_WAIT: usize = 1024;
@@ -217,7 +218,7 @@ fn first_settings() -> [ResourceLimit; SETTINGS] {
     // No core files, as on most systems, unless a process asks for them.
     settings[limit::CORE as usize].soft = 0;
     settings[limit::STACK as usize].soft = program::layout::STACK_SIZE as usize;
-    settings[limit::DESCRIPTORS as usize] = ResourceLimit::both(MAXIMUM_DESCRIPTORS);
+    settings[limit::DESCRIPTORS as usize] = ResourceLimit { soft: USUAL_DESCRIPTORS, hard: MAXIMUM_DESCRIPTORS };
     settings
 }
 
