@@ -564,6 +564,22 @@ pub mod socket_option {
     pub const IPV6_V6ONLY: u32 = 26;
     pub const IPPROTO_UDP: u32 = 17;
     pub const TCP_NODELAY: u32 = 1;
+    /// Largest data of a segment: read only.
+    pub const TCP_MAXSEG: u32 = 2;
+    pub const TCP_CORK: u32 = 3;
+    /// Seconds of silence before the first probe.
+    pub const TCP_KEEPIDLE: u32 = 4;
+    /// Seconds from one probe to the next.
+    pub const TCP_KEEPINTVL: u32 = 5;
+    /// Probes that may go unanswered.
+    pub const TCP_KEEPCNT: u32 = 6;
+    /// A `struct tcp_info`, of which the first 104 bytes are there.
+    pub const TCP_INFO: u32 = 11;
+    pub const TCP_QUICKACK: u32 = 12;
+    /// The name of the algorithm of congestion control.
+    pub const TCP_CONGESTION: u32 = 13;
+    /// Milliseconds for which sent bytes may go unanswered.
+    pub const TCP_USER_TIMEOUT: u32 = 18;
 }
 
 /// Flags of `sendto`, `recvfrom`, `sendmsg`, `recvmsg`, `sendmmsg` and `recvmmsg`.

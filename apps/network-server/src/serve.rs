@@ -102,8 +102,7 @@ fn status(error: Error) -> Status {
 }
 
 /// Small answers are sent at once; buffers for a request of the largest common size.
-const OPTIONS: TcpOptions =
-    TcpOptions { receive_buffer: 8192, send_buffer: 8192, coalescing: Coalescing::None, keepalive: None };
+const OPTIONS: TcpOptions = TcpOptions { coalescing: Coalescing::None, ..TcpOptions::SMALL };
 
 impl Customer {
     /// Creates the state of a program whose messages point into `data`.

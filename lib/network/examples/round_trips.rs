@@ -24,7 +24,7 @@ use network::{
 use wire::{Faults, Net};
 
 const OPTIONS: TcpOptions =
-    TcpOptions { receive_buffer: 4096, send_buffer: 4096, coalescing: Coalescing::None, keepalive: None };
+    TcpOptions { receive_buffer: 4096, send_buffer: 4096, coalescing: Coalescing::None, ..TcpOptions::SMALL };
 
 fn await_nothing<L: Link>(stack: &mut Stack<L>, id: ConnectionId, now: u64, waker: &Waker) {
     let received = stack.tcp_receive_with(id, |bytes| bytes.len(), now);

@@ -199,6 +199,8 @@ pub(crate) struct Host {
     pub(crate) unresolved: WorkList,
     pub(crate) urgent_arps: Allowance,
     pub(crate) orphans: usize,
+    /// Connections below this index have delivered all, when the machine ends.
+    pub(crate) delivered: u32,
     pub(crate) half_open: HalfOpen,
     pub(crate) time_wait: TimeWait,
 
@@ -901,7 +903,7 @@ impl Host {
             State::SynSent => Some(self.patience.connect_ns),
             State::SynReceived => Some(self.patience.handshake_ns),
             State::Established | State::CloseWait if !tcp.outgoing().is_empty() => {
-                Some(self.patience.acknowledgement_ns)
+                Some(wire.user_timeout_ns.unwrap_or(self.patience.acknowledgement_ns))
             }
             State::FinWait1 | State::Closing | State::LastAck if orphan => Some(self.patience.orphan_ns),
             State::FinWait1 | State::Closing | State::LastAck => Some(self.patience.acknowledgement_ns),

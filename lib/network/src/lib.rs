@@ -68,6 +68,8 @@ mod tcp;
 mod time_wait;
 mod udp;
 
+pub use ::tcp::{Information, State};
+
 pub use crate::tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
 pub use arrivals::{LEVELS, Reader, Turn, Waiting};
 pub use charge::{Held, Need, Owner};

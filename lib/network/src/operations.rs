@@ -16,6 +16,9 @@ use crate::slab::{BindingId, ConnectionId, ListenerId};
 use crate::table::{Key, LocalEnd, Purpose, Sharing, insert_all};
 use crate::tcp::{Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire, local_charge, wire_charge};
 
+/// Connections that are looked at at once for something to be delivered.
+const LOOKS_AT_ONCE: usize = 1024;
+
 /// Returns where packets to the unspecified address go: to this host, as on other systems.
 pub(crate) fn or_this_host(remote: SocketAddr) -> SocketAddr {
     let address = match remote.ip() {
@@ -377,11 +380,20 @@ impl Host {
         Ok(())
     }
 
-    pub(crate) fn is_delivering(&self) -> bool {
-        self.orphans > 0
-            && (0..self.connections.indexes())
-                .filter_map(|index| self.connections.get(index))
-                .any(|connection| connection.holder == Holder::None && connection.unacknowledged() > 0)
+    pub(crate) fn is_delivering(&mut self) -> bool {
+        let end = self.connections.indexes();
+        for _ in 0..LOOKS_AT_ONCE {
+            if self.orphans == 0 || self.delivered >= end {
+                return false;
+            }
+            let connection = self.connections.get(self.delivered);
+            if connection.is_some_and(|connection| connection.holder == Holder::None && connection.unacknowledged() > 0)
+            {
+                return true;
+            }
+            self.delivered += 1;
+        }
+        true
     }
 
     pub(crate) fn abort(&mut self, id: ConnectionId, now: Instant) -> Result<(), Error> {

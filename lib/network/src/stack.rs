@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use core::task::Waker;
 
+use ::tcp::{Information, State};
 use ethernet::{BEGINNING, Link};
 use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketSet};
 use smoltcp::phy::DeviceCapabilities;
@@ -181,6 +182,7 @@ impl<L: Link> Stack<L> {
             urgent_arps: Allowance::NEW,
             heard_last: [NO_CONNECTION; HEARD_LAST],
             orphans: 0,
+            delivered: 0,
             half_open: HalfOpen::new(hash, limits.half_open),
             time_wait: TimeWait::new(hash, limits.time_wait, duration(patience.time_wait_ns)),
             listeners: Slab::new(limits.listeners),
@@ -269,7 +271,10 @@ impl<L: Link> Stack<L> {
     }
 
     /// Whether a connection that was closed here still has something to send, or to hear that it has arrived.
-    pub fn is_delivering(&self) -> bool {
+    ///
+    /// Each call looks at some connections, and says that there may be one until it has looked at all: the caller ends
+    /// the machine, and asks until none is left.
+    pub fn is_delivering(&mut self) -> bool {
         self.host.is_delivering()
     }
 
@@ -676,18 +681,19 @@ impl<L: Link> Stack<L> {
         self.host.receive_with(id, take, instant(now_ns))
     }
 
-    /// Shows up to `length` bytes of received data without taking them (`MSG_PEEK`), part by part as long as `look`
-    /// wants more, because the buffer is a ring of blocks.
+    /// Shows up to `length` bytes of received data, from `skip` bytes on, without taking them (`MSG_PEEK`), part by
+    /// part as long as `look` wants more, because the buffer is a ring of blocks.
     #[doc(alias = "recv")]
     #[doc(alias = "peek")]
     #[doc(alias = "MSG_PEEK")]
     pub fn tcp_peek_with(
         &mut self,
         id: ConnectionId,
+        skip: usize,
         length: usize,
         look: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), Error> {
-        self.host.connection(id)?.peek(length, look);
+        self.host.connection(id)?.peek(skip, length, look);
         Ok(())
     }
 
@@ -784,6 +790,47 @@ impl<L: Link> Stack<L> {
             self.host.touch(id.index, instant(now_ns));
         }
         Ok(())
+    }
+
+    /// Changes whether parts of segments wait for more bytes.
+    #[doc(alias = "TCP_CORK")]
+    pub fn set_corked(&mut self, id: ConnectionId, is_corked: bool, now_ns: u64) -> Result<(), Error> {
+        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
+            wire.tcp_mut().set_corked(is_corked);
+            self.host.touch(id.index, instant(now_ns));
+        }
+        Ok(())
+    }
+
+    /// Changes how long sent bytes may go unanswered, from the next bytes on.
+    #[doc(alias = "TCP_USER_TIMEOUT")]
+    pub fn set_user_timeout(&mut self, id: ConnectionId, timeout_ns: Option<u64>, now_ns: u64) -> Result<(), Error> {
+        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
+            wire.user_timeout_ns = timeout_ns;
+            self.host.arm_timeouts(id.index, instant(now_ns));
+            self.host.touch(id.index, instant(now_ns));
+        }
+        Ok(())
+    }
+
+    /// Has received bytes acknowledged at once for a while.
+    #[doc(alias = "TCP_QUICKACK")]
+    pub fn acknowledge_quickly(&mut self, id: ConnectionId, now_ns: u64) -> Result<(), Error> {
+        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
+            wire.tcp_mut().acknowledge_quickly();
+            self.host.touch(id.index, instant(now_ns));
+        }
+        Ok(())
+    }
+
+    /// Returns the state of a connection, and values about it if it has segments.
+    #[doc(alias = "TCP_INFO")]
+    pub fn information(&mut self, id: ConnectionId) -> Result<(State, Option<Information>), Error> {
+        let connection = self.host.connection(id)?;
+        Ok(match &connection.engine {
+            Engine::Wire(wire) => (wire.tcp().state(), Some(wire.tcp().information())),
+            Engine::Local(local) => (local.state(), None),
+        })
     }
 
     /// Ends one half of a connection, or both.

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use smoltcp::time::{Duration, Instant};
-use tcp::{ControlBlock, Reaction, State};
+use tcp::{ControlBlock, Reaction, Silence, State};
 use waiters::Waiters;
 
 use crate::Error;
@@ -23,9 +23,13 @@ use crate::time_wait::Remains;
 /// Probing a silent peer (`SO_KEEPALIVE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "SO_KEEPALIVE")]
+#[doc(alias = "TCP_KEEPIDLE")]
 #[doc(alias = "TCP_KEEPINTVL")]
+#[doc(alias = "TCP_KEEPCNT")]
 pub struct Keepalive {
-    /// Silence before the connection is probed, and the time from one probe to the next.
+    /// Silence before the connection is probed.
+    pub idle_ns: u64,
+    /// Time from one probe to the next.
     pub interval_ns: u64,
     /// Number of unanswered probes after which the connection has failed.
     pub probes: u32,
@@ -46,9 +50,23 @@ pub struct TcpOptions {
     pub coalescing: Coalescing,
     /// Whether and how a silent peer is probed.
     pub keepalive: Option<Keepalive>,
+    /// Whether parts of segments wait for more bytes, for 200 ms at most (`TCP_CORK`).
+    pub is_corked: bool,
+    /// Time for which sent bytes, and probes, may go unanswered (`TCP_USER_TIMEOUT`), if it was chosen.
+    pub user_timeout_ns: Option<u64>,
 }
 
 impl TcpOptions {
+    /// Buffers of up to 8 KiB each way, Nagle's algorithm, no keepalive.
+    pub const SMALL: TcpOptions = TcpOptions {
+        receive_buffer: 8 * 1024,
+        send_buffer: 8 * 1024,
+        coalescing: Coalescing::Nagle,
+        keepalive: None,
+        is_corked: false,
+        user_timeout_ns: None,
+    };
+
     /// Returns the limits of the buffers of a connection to another host.
     pub(crate) fn buffers(&self) -> tcp::Limits {
         tcp::Limits { incoming: clamped(self.receive_buffer), outgoing: clamped(self.send_buffer) }
@@ -90,9 +108,9 @@ pub(crate) fn local_charge(key: Key) -> usize {
 }
 
 impl Default for TcpOptions {
-    /// Buffers of up to 8 KiB each way, Nagle's algorithm, no keepalive.
+    /// Returns [`SMALL`](Self::SMALL).
     fn default() -> Self {
-        TcpOptions { receive_buffer: 8 * 1024, send_buffer: 8 * 1024, coalescing: Coalescing::Nagle, keepalive: None }
+        TcpOptions::SMALL
     }
 }
 
@@ -156,6 +174,7 @@ pub(crate) struct Wire {
     is_refused: bool,
     pub(crate) last_heard: Instant,
     pub(crate) keepalive: Option<Keepalive>,
+    pub(crate) user_timeout_ns: Option<u64>,
 }
 
 /// A control block in memory of its own, which may be short: connections within the host have none.
@@ -430,11 +449,11 @@ impl Connection {
         record + self.buffers() + self.key.memory_beyond_four()
     }
 
-    /// Shows received bytes, up to so many, in parts, until `look` wants no more.
-    pub(crate) fn peek(&self, length: usize, look: impl FnMut(&[u8]) -> bool) {
+    /// Shows received bytes, up to so many behind the first ones, in parts, until `look` wants no more.
+    pub(crate) fn peek(&self, skip: usize, length: usize, look: impl FnMut(&[u8]) -> bool) {
         match &self.engine {
-            Engine::Wire(wire) => wire.tcp().incoming().look(length, look),
-            Engine::Local(local) => local.ring.look(length, look),
+            Engine::Wire(wire) => wire.tcp().incoming().look(skip, length, look),
+            Engine::Local(local) => local.ring.look(skip, length, look),
         }
     }
 
@@ -443,8 +462,12 @@ impl Connection {
         match &self.engine {
             Engine::Wire(wire) => {
                 let tcp = wire.tcp();
-                let unfinished = matches!(tcp.state(), State::FinWait1 | State::Closing | State::LastAck);
-                tcp.outgoing().len() + usize::from(unfinished)
+                match tcp.state() {
+                    State::FinWait1 | State::Closing | State::LastAck => tcp.outgoing().len() + 1,
+                    // The buffer has been given back.
+                    State::Closed => tcp.outgoing().len().max(wire.seen.unsent),
+                    _ => tcp.outgoing().len(),
+                }
             }
             // Sent bytes are already with the receiver.
             Engine::Local(_) => 0,
@@ -459,9 +482,18 @@ impl Wire {
         block.try_reserve_exact(1)?;
         let seen = SeenState { state: State::Closed, received: 0, unsent: 0 };
         block.push(tcp);
-        let mut wire = Wire { via, block: Block(block), seen, is_refused: false, last_heard: now, keepalive: None };
+        let mut wire = Wire {
+            via,
+            block: Block(block),
+            seen,
+            is_refused: false,
+            last_heard: now,
+            keepalive: None,
+            user_timeout_ns: options.user_timeout_ns,
+        };
         wire.set_coalescing(options.coalescing);
         wire.set_keepalive(options.keepalive, now);
+        wire.tcp_mut().set_corked(options.is_corked);
         Ok(wire)
     }
 
@@ -481,7 +513,9 @@ impl Wire {
 
     pub(crate) fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Instant) {
         self.keepalive = keepalive;
-        self.tcp_mut().set_keepalive(keepalive.map(|keepalive| keepalive.interval_ns / 1000), time(now));
+        let silence = keepalive
+            .map(|Keepalive { idle_ns, interval_ns, .. }| Silence { first: idle_ns / 1000, next: interval_ns / 1000 });
+        self.tcp_mut().set_keepalive(silence, time(now));
     }
 
     /// Has the connection send packets of IPv6's least size.
@@ -518,8 +552,10 @@ impl Wire {
         if !matches!(self.seen.state, State::Established | State::CloseWait | State::FinWait2) {
             return None;
         }
-        let probes = u64::from(keepalive.probes).saturating_add(1);
-        Some(self.last_heard + duration(keepalive.interval_ns.saturating_mul(probes)))
+        let probing = keepalive.interval_ns.saturating_mul(keepalive.probes.into());
+        let all = keepalive.idle_ns.saturating_add(probing);
+        let patience = self.user_timeout_ns.map_or(all, |timeout| timeout.max(keepalive.idle_ns));
+        Some(self.last_heard + duration(patience))
     }
 }
 

@@ -473,7 +473,7 @@ fn a_sender_within_the_host_is_told_of_room_that_there_is() {
         seen += bytes.len();
         true
     };
-    stack.tcp_peek_with(accepted, 1000, look).unwrap();
+    stack.tcp_peek_with(accepted, 0, 1000, look).unwrap();
     assert_eq!(seen, 1000);
 }
 

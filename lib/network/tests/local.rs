@@ -70,7 +70,7 @@ fn nothing_is_left_to_be_polled() {
         seen.extend_from_slice(bytes);
         true
     };
-    assert_eq!(stack.tcp_peek_with(server, 3, look), Ok(()));
+    assert_eq!(stack.tcp_peek_with(server, 0, 3, look), Ok(()));
     assert_eq!(seen, b"hel");
     assert_eq!(receive(&mut stack, server, &mut got, NOW), Ok(Received::Bytes(5)));
     assert_eq!(got, b"hello");

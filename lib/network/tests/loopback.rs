@@ -22,7 +22,7 @@ struct Alone {
 }
 
 fn options() -> TcpOptions {
-    TcpOptions { receive_buffer: 2048, send_buffer: 2048, coalescing: Coalescing::None, keepalive: None }
+    TcpOptions { receive_buffer: 2048, send_buffer: 2048, coalescing: Coalescing::None, ..TcpOptions::SMALL }
 }
 
 impl Alone {

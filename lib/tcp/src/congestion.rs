@@ -52,6 +52,11 @@ impl Congestion {
         self.window
     }
 
+    /// Returns the window from which on growth is slow.
+    pub(crate) fn threshold(&self) -> u32 {
+        self.threshold
+    }
+
     /// Takes into account that so many bytes more have arrived, while the window limited what was under way.
     pub(crate) fn grow(&mut self, bytes: u32, segment: u32, round_trip: Time, now: Time) {
         let segment = segment.max(1);

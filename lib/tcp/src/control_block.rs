@@ -44,8 +44,11 @@ const RANGES_TOLD: usize = 3;
 const FIRST_LIMIT: usize = 1 << 14;
 /// Most steps of memory for one segment, beside those for its own bytes: what has come too far ahead comes again.
 const STEPS: usize = 8;
-/// Time without larger windows after there was no memory for bytes.
+/// Time without larger windows after there was no memory for bytes; it doubles each time, up to the longest.
 const SHORTAGE: Time = 10_000_000;
+const LONGEST_SHORTAGE: Time = 320_000_000;
+/// Longest wait of bytes behind a cork, as on Linux.
+const LONGEST_CORK: Time = 200_000;
 /// Least room that the other side is told, whatever memory there is.
 const FEWEST: usize = 512;
 /// Longest time in which the other side fills the window of a connection that would carry more with a larger one. No
@@ -98,6 +101,50 @@ pub struct Limits {
     pub incoming: usize,
     /// Bytes that are to be sent and not acknowledged.
     pub outgoing: usize,
+}
+
+/// Silences after which the other side is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silence {
+    /// Before the first probe.
+    pub first: Time,
+    /// From one probe to the next.
+    pub next: Time,
+}
+
+/// Values about a connection for programs that ask; bytes and microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Information {
+    /// The smoothed time of a way and back, 0 before the first measurement.
+    pub round_trip: Time,
+    /// Its variation.
+    pub variation: Time,
+    /// Time without an acknowledgement after which bytes are sent again.
+    pub timeout: Time,
+    /// How many times that was doubled.
+    pub doublings: u8,
+    /// Bytes that may be under way.
+    pub congestion_window: u32,
+    /// Window from which on growth is slow.
+    pub threshold: u32,
+    /// Largest data of a segment that is sent.
+    pub segment: u32,
+    /// Largest data of a segment that has come.
+    pub largest_received: u32,
+    /// Bytes under way.
+    pub under_way: u32,
+    /// Bytes that have arrived behind a gap.
+    pub held: u32,
+    /// The other side's window.
+    pub window: u32,
+    /// Room of this side.
+    pub room: u32,
+    /// Shifts of the other side's windows and of this side's.
+    pub shifts: (u8, u8),
+    /// Whether both sides understand selective acknowledgements.
+    pub is_selective: bool,
+    /// Whether a loss is being mended.
+    pub is_recovering: bool,
 }
 
 /// A request that was answered by the caller.
@@ -198,6 +245,8 @@ pub struct ControlBlock {
     is_probing: bool,
     /// Whether the window was filled quickly, and the bytes were not received yet.
     is_filled: bool,
+    /// Whether parts of segments wait for more bytes.
+    is_corked: bool,
     /// Shifts of the other side's windows and of this side's.
     shifts: (u8, u8),
 
@@ -227,6 +276,8 @@ pub struct ControlBlock {
     filled_from: (u32, Time),
     /// Time from which on the window may grow.
     grows_from: Time,
+    /// Time without larger windows at the next lack of memory.
+    shortage: Time,
     /// Largest data of a segment that has come.
     largest: u32,
     /// Bytes that must still arrive before acknowledgements may wait for long: a sender begins with little under way,
@@ -256,8 +307,10 @@ pub struct ControlBlock {
     last_sent: Time,
     last_challenge: Option<Time>,
     last_answer: Option<Time>,
-    /// Silence after which the other side is probed, and the time of the next probe.
-    keepalive: Option<(Time, Time)>,
+    /// Silences after which the other side is probed, and the time of the next probe.
+    keepalive: Option<(Silence, Time)>,
+    /// Time at which a corked part is sent all the same; far away if none waits.
+    uncorked_at: Time,
 }
 
 /// Returns the shift of the windows of a side with this buffer: the smallest with which 16 bits can tell all of it.
@@ -282,6 +335,7 @@ impl ControlBlock {
             is_due: false,
             is_probing: false,
             is_filled: false,
+            is_corked: false,
             shifts: (0, 0),
             front: ours.wrapping_add(1),
             unacknowledged: ours,
@@ -301,6 +355,7 @@ impl ControlBlock {
             incoming,
             filled_from: (0, 0),
             grows_from: 0,
+            shortage: SHORTAGE,
             largest: 536,
             early: EARLY,
             acknowledge_by: 0,
@@ -319,6 +374,7 @@ impl ControlBlock {
             last_challenge: None,
             last_answer: None,
             keepalive: None,
+            uncorked_at: Time::MAX,
         }
     }
 
@@ -382,10 +438,45 @@ impl ControlBlock {
         self.nagle = nagle;
     }
 
-    /// Has a silent peer probed after so long, and again after each further such time.
-    pub fn set_keepalive(&mut self, interval: Option<Time>, now: Time) {
-        let interval = interval.map(|interval| interval.max(SHORTEST_SILENCE));
-        self.keepalive = interval.map(|interval| (interval, now.saturating_add(interval)));
+    /// Has a silent peer probed after these times.
+    pub fn set_keepalive(&mut self, silence: Option<Silence>, now: Time) {
+        self.keepalive = silence.map(|Silence { first, next }| {
+            let (first, next) = (first.max(SHORTEST_SILENCE), next.max(SHORTEST_SILENCE));
+            (Silence { first, next }, now.saturating_add(first))
+        });
+    }
+
+    /// Sets whether parts of segments wait for more bytes, for 200 ms at most (`TCP_CORK`).
+    pub fn set_corked(&mut self, is_corked: bool) {
+        (self.is_corked, self.uncorked_at) = (is_corked, Time::MAX);
+    }
+
+    /// Has the bytes that have come acknowledged at once, and those that come for a while (`TCP_QUICKACK`).
+    pub fn acknowledge_quickly(&mut self) {
+        self.early = EARLY;
+        self.is_due |= self.expected != self.told;
+    }
+
+    /// Returns what programs ask about a connection.
+    pub fn information(&self) -> Information {
+        let state = self.round_trip.state();
+        Information {
+            round_trip: state.smoothed,
+            variation: state.variation,
+            timeout: self.round_trip.timeout(),
+            doublings: state.doublings,
+            congestion_window: self.congestion.window(),
+            threshold: self.congestion.threshold(),
+            segment: self.segment,
+            largest_received: self.largest,
+            under_way: self.next.wrapping_sub(self.unacknowledged),
+            held: self.held.total(),
+            window: self.window,
+            room: self.incoming.free() as u32,
+            shifts: self.shifts,
+            is_selective: self.selective,
+            is_recovering: self.recovery.is_some(),
+        }
     }
 
     /// Returns the bytes that can be received.
@@ -432,7 +523,8 @@ impl ControlBlock {
         if is_before(edge, self.edge) {
             self.edge = edge;
         }
-        self.grows_from = now.saturating_add(SHORTAGE);
+        self.grows_from = now.saturating_add(self.shortage);
+        self.shortage = (self.shortage * 2).min(LONGEST_SHORTAGE);
         self.is_filled = false;
     }
 
@@ -535,8 +627,8 @@ impl ControlBlock {
         now: Time,
         admits: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Reaction {
-        if let Some((interval, at)) = &mut self.keepalive {
-            *at = now.saturating_add(*interval);
+        if let Some((silence, at)) = &mut self.keepalive {
+            *at = now.saturating_add(silence.first);
         }
         // The usual segment: the next one, with an acknowledgement of something that was sent, and nothing unusual on
         // either side.
@@ -581,6 +673,10 @@ impl ControlBlock {
     fn window_was_filled(&mut self, now: Time) {
         self.is_filled = now.saturating_sub(self.filled_from.1) <= LONGEST_WAY && now >= self.grows_from;
         self.filled_from = (self.expected, now);
+        if self.incoming.limit() > FIRST_LIMIT {
+            // There was memory for more than at first.
+            self.shortage = SHORTAGE;
+        }
     }
 
     /// The bytes that have filled the window are received: there is room for more. A sender to whom nobody listens gets
@@ -1004,7 +1100,7 @@ impl ControlBlock {
 
     /// Returns when the next segment is to be sent.
     pub fn turn(&mut self, now: Time) -> Turn {
-        if self.timer.is_some_and(|at| at <= now) {
+        if self.timer.is_some_and(|at| at <= now) || self.uncorked_at <= now {
             return Turn::Now;
         }
         if self.next_action(now).is_some() {
@@ -1022,12 +1118,34 @@ impl ControlBlock {
         {
             at = at.min(probe);
         }
+        if self.is_corked {
+            at = at.min(self.cork_ends(now));
+        }
         if at == Time::MAX { Turn::Idle } else { Turn::At(at) }
+    }
+
+    /// Returns the time at which bytes that wait behind a cork are sent all the same.
+    #[cold]
+    #[inline(never)]
+    fn cork_ends(&mut self, now: Time) -> Time {
+        if self.end_of_data() == self.next {
+            self.uncorked_at = Time::MAX;
+        } else if self.uncorked_at == Time::MAX {
+            self.uncorked_at = now.saturating_add(LONGEST_CORK);
+        }
+        self.uncorked_at
     }
 
     /// Whether nothing is under way, although something is to be sent: the window is too small.
     pub fn waits_for_window(&self) -> bool {
-        self.next == self.unacknowledged && self.sends() && self.next != self.last_number()
+        self.next == self.unacknowledged && self.sends() && self.next != self.last_number() && !self.waits_for_more()
+    }
+
+    /// Whether bytes wait behind a cork for which there is room.
+    #[inline(always)]
+    fn waits_for_more(&self) -> bool {
+        let left = self.end_of_data().wrapping_sub(self.next);
+        self.is_corked && !self.is_closing && left < self.segment.min(self.window.saturating_add(1))
     }
 
     /// Whether the window is that which this segment told.
@@ -1220,7 +1338,7 @@ impl ControlBlock {
             // It was sent before.
             || self.next != self.highest
             || if length == left {
-                !self.nagle || under_way == 0
+                (!self.nagle || under_way == 0) && !self.is_corked
             } else {
                 // A small part goes out only if the other side never has room for more, or after a long wait.
                 room > usable && (length >= self.largest_window / 2 || self.is_probing)
@@ -1307,7 +1425,20 @@ impl ControlBlock {
         if self.timer.is_some_and(|at| at <= now) {
             self.expire(now);
         }
+        if self.uncorked_at <= now {
+            return self.plan_without_cork(now);
+        }
         self.next_action(now)
+    }
+
+    /// Decides as [`plan`](Self::plan) does, when bytes have waited for long enough.
+    #[cold]
+    #[inline(never)]
+    fn plan_without_cork(&mut self, now: Time) -> Option<Planned> {
+        (self.is_corked, self.uncorked_at) = (false, Time::MAX);
+        let planned = self.next_action(now);
+        self.is_corked = true;
+        planned
     }
 
     /// Returns the segment that was planned; it counts as sent. It is to be [written](Self::write) before anything else
@@ -1329,8 +1460,8 @@ impl ControlBlock {
             }
             Action::Probe => {
                 self.is_probing = false;
-                if let Some((interval, at)) = &mut self.keepalive {
-                    *at = now.saturating_add(*interval);
+                if let Some((silence, at)) = &mut self.keepalive {
+                    *at = now.saturating_add(silence.next);
                 }
                 // A number that was acknowledged: the other side says where it is.
                 self.departure(self.unacknowledged.wrapping_sub(1), flags::ACK, (0, 0))

@@ -35,7 +35,8 @@ mod round_trip;
 mod segment;
 
 pub use control_block::{
-    Agreed, ControlBlock, Handshake, Limits, Planned, Reaction, State, Turn, first_window, shift_of,
+    Agreed, ControlBlock, Handshake, Information, Limits, Planned, Reaction, Silence, State, Turn, first_window,
+    shift_of,
 };
 pub use ring::Ring;
 pub use segment::{Departure, HEADER, Options, Segment, flags};

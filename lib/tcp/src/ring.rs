@@ -197,9 +197,10 @@ impl Ring {
         *self = Ring { limit: self.limit, ..Ring::default() };
     }
 
-    /// Shows up to so many of the first bytes, in parts, until `look` wants no more.
-    pub fn look(&self, length: usize, mut look: impl FnMut(&[u8]) -> bool) {
-        let (mut at, mut left) = (self.start as usize, length.min(self.len()));
+    /// Shows up to so many bytes behind the first ones, in parts, until `look` wants no more.
+    pub fn look(&self, skip: usize, length: usize, mut look: impl FnMut(&[u8]) -> bool) {
+        let skip = skip.min(self.len());
+        let (mut at, mut left) = (self.start as usize + skip, length.min(self.len() - skip));
         while left > 0 {
             let rest = match at.checked_sub(self.first.len()) {
                 None => &self.first[at..],
@@ -426,12 +427,13 @@ mod tests {
                     }
                     4 => {
                         let mut seen = Vec::new();
-                        ring.look(count, |part| {
+                        let skip = usize::from(byte) * 10;
+                        ring.look(skip, count, |part| {
                             seen.extend_from_slice(part);
                             seen.len() < 3000
                         });
-                        prop_assert!(seen.len() >= count.min(model.len()).min(3000));
-                        prop_assert!(seen.iter().eq(model.iter().take(seen.len())));
+                        prop_assert!(seen.len() >= count.min(model.len().saturating_sub(skip)).min(3000));
+                        prop_assert!(seen.iter().eq(model.iter().skip(skip).take(seen.len())));
                         let offset = count.min(model.len());
                         let mut copy = std::vec![0; model.len() - offset];
                         ring.copy(offset, &mut copy);

@@ -18,6 +18,13 @@ pub(crate) struct RoundTrip {
     doublings: u8,
 }
 
+/// Values of a [`RoundTrip`] for programs that ask.
+pub(crate) struct RoundTripState {
+    pub(crate) smoothed: Time,
+    pub(crate) variation: Time,
+    pub(crate) doublings: u8,
+}
+
 impl RoundTrip {
     pub(crate) const NEW: RoundTrip = RoundTrip { smoothed: 0, variation: 0, doublings: 0 };
 
@@ -31,6 +38,12 @@ impl RoundTrip {
         let difference = time.abs_diff(self.smoothed / 8);
         self.variation = self.variation - self.variation / 4 + difference;
         self.smoothed = self.smoothed - self.smoothed / 8 + time;
+    }
+
+    /// Returns the smoothed time, its variation, and how many times the wait has been doubled.
+    pub(crate) fn state(&self) -> RoundTripState {
+        let (smoothed, variation) = (self.smoothed / 8, self.variation / 4);
+        RoundTripState { smoothed, variation, doublings: self.doublings }
     }
 
     /// Returns the smoothed time, if one was measured.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tcp::{Agreed, ControlBlock, Departure, Handshake, Limits, Reaction, Segment, State, Time, Turn, shift_of};
+use tcp::{
+    Agreed, ControlBlock, Departure, Handshake, Limits, Reaction, Segment, Silence, State, Time, Turn, shift_of,
+};
 
 /// A small generator, so that every failure repeats.
 struct Random(u64);
@@ -47,6 +49,10 @@ struct Pair {
     largest: usize,
     /// Part of the arrivals for which there is no memory, of a hundred.
     refused: u64,
+}
+
+fn silence(time: Time) -> Silence {
+    Silence { first: time, next: time }
 }
 
 fn limits(buffer: usize) -> Limits {
@@ -439,15 +445,61 @@ fn a_program_that_reads_byte_by_byte_makes_no_silly_window() {
 fn a_silent_peer_is_probed_and_not_more_often_than_it_makes_sense() {
     let mut pair = without_ranges([1000; 2], 4096);
     let now = pair.now;
-    pair.ends[0].set_keepalive(Some(0), now);
+    pair.ends[0].set_keepalive(Some(silence(0)), now);
     assert_ne!(pair.ends[0].turn(now), Turn::Now);
-    pair.ends[0].set_keepalive(Some(1_000_000), now);
+    pair.ends[0].set_keepalive(Some(silence(1_000_000)), now);
     assert_eq!(pair.ends[0].turn(now), Turn::At(now + 1_000_000));
     pair.now += 1_000_000;
     pair.emit(0);
     assert_eq!(pair.sent, [1, 0]);
     while pair.sent[1] == 0 && pair.step() {}
     assert_eq!(pair.sent, [1, 1]);
+}
+
+/// A corked part of a segment waits for more bytes, and not for long.
+#[test]
+fn a_cork_holds_parts_of_segments() {
+    let mut pair = without_ranges([1000; 2], 8192);
+    let put = |pair: &mut Pair, mut count: usize| {
+        send(&mut pair.ends[0], |room| {
+            let part = count.min(room.len());
+            count -= part;
+            part
+        });
+    };
+    pair.ends[0].set_corked(true);
+    put(&mut pair, 300);
+    let start = pair.now;
+    assert_eq!(pair.ends[0].turn(start), Turn::At(start + 200_000));
+    pair.emit(0);
+    assert_eq!(pair.sent[0], 0);
+    // With more it is a whole segment, which goes; the rest waits until the cork is taken out.
+    put(&mut pair, 900);
+    pair.emit(0);
+    assert_eq!(pair.sent[0], 1);
+    pair.ends[0].set_corked(false);
+    while pair.ends[1].incoming().len() < 1200 {
+        assert!(pair.step());
+    }
+    assert!(pair.now < start + 100_000);
+    // Without more it goes after a while, and the next part waits again.
+    pair.ends[0].set_corked(true);
+    for count in [1300, 1400] {
+        put(&mut pair, 100);
+        let start = pair.now;
+        while pair.ends[1].incoming().len() < count {
+            assert!(pair.step());
+        }
+        assert!((200_000..300_000).contains(&(pair.now - start)), "{}", pair.now - start);
+    }
+    // The end takes all with it.
+    put(&mut pair, 100);
+    pair.ends[0].close();
+    let start = pair.now;
+    while pair.ends[1].may_receive() {
+        assert!(pair.step());
+    }
+    assert!(pair.ends[1].incoming().len() == 1500 && pair.now < start + 100_000);
 }
 
 /// Over a long way the window grows until it no longer holds the sender up, and so does what is written ahead; an end
@@ -526,7 +578,7 @@ proptest! {
                 2 => pair.now += u64::from(first % 2_000_000),
                 3 if first % 16 == 0 => block.close(),
                 3 if first % 16 == 1 => block.abort(),
-                4 => block.set_keepalive((first % 3 == 0).then_some(u64::from(second)), pair.now),
+                4 => block.set_keepalive((first % 3 == 0).then_some(silence(u64::from(second))), pair.now),
                 _ => {
                     let options = usize::from(flags >> 4) * usize::from(step & 1);
                     let mut bytes = vec![(first >> 7) as u8; 20 + options.min(10) * 4 + length];

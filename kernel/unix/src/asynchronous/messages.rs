@@ -18,7 +18,7 @@ use crate::files::local_socket::connecting::NamedSocket;
 use crate::files::message::{AddressRoom, ControlKind, LONGEST_DETAIL, MessageSpace, Recipient};
 use crate::files::sent_files::{OutgoingMessage, Receipt, ReceivedMessage, SentFiles};
 use crate::process::user::{AddressOut, Buffers, Caller, UserBuffer, length_of};
-use crate::scheduling::steps;
+use crate::scheduling::steps::{self, Effort};
 
 /// A message to send.
 #[doc(alias = "sendmsg")]
@@ -208,7 +208,8 @@ impl MessageToReceive {
                     }
                 }
             };
-            if received.goes_on && are_many_to_fill(&self.buffers) {
+            let may_have_stopped = are_many_to_fill(&self.buffers) || received.count >= Effort::BYTES;
+            if received.goes_on && may_have_stopped && self.flags & message::PEEK == 0 {
                 // It may have ended at an interrupt: an edge-triggered epoll tells of the bytes that are left.
                 self.file.wake_watchers(caller.number());
             }

@@ -29,6 +29,9 @@ const SMALLEST: usize = 16;
 /// Entries of a piece of the table. Only the first piece begins smaller, so growing moves no more than one piece.
 const PIECE: usize = 256;
 
+/// Pieces whose files are weighed when memory is short.
+const WEIGHED: usize = 64;
+
 /// A part of a table.
 #[derive(Default)]
 struct TablePiece {
@@ -239,7 +242,7 @@ impl Descriptors {
         let pieces = (number + 1).saturating_sub(self.pieces.len());
         let more = pieces * size_of::<TablePiece>() + (room - before) * size_of::<Option<DescriptorEntry>>();
         let charge = self.charge.account().charge(Resource::Memory, more)?;
-        self.pieces.try_reserve_exact(pieces).map_err(|_| Errno::ENOMEM)?;
+        self.pieces.try_reserve(pieces).map_err(|_| Errno::ENOMEM)?;
         let mut entries = Vec::new();
         entries.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
         self.charge.merge(charge);
@@ -279,9 +282,11 @@ impl Descriptors {
     }
 
     /// Returns the bytes that would be free if these descriptors were closed and that are not charged to `account`.
-    /// Each of several descriptors for one open file counts its share.
+    /// Each of several descriptors for one open file counts its share. The first thousands are enough to tell processes
+    /// apart.
     pub(crate) fn memory_of_files(&self, account: &Account) -> usize {
-        let files = self.pieces.iter().flat_map(|piece| &piece.entries).flatten().map(|entry| &entry.file);
+        let files =
+            self.pieces.iter().take(WEIGHED).flat_map(|piece| &piece.entries).flatten().map(|entry| &entry.file);
         files.map(|file| file.memory_if_closed(account) / Arc::strong_count(file).max(1)).sum()
     }
 

@@ -987,13 +987,13 @@ impl OpenFile {
             return Poll::Ready(Err(Errno::EOPNOTSUPP));
         }
         let attempt = self.object.receive(caller, buffer, flags, address, waker);
-        if let Poll::Ready(Ok(count)) = attempt {
+        if let (Poll::Ready(Ok(count)), 0) = (attempt, flags & types::message::PEEK) {
             self.left_some(caller, count, buffer.len());
         }
         attempt
     }
 
-    /// Has an edge-triggered epoll tell of bytes again that a step of so many may have left for the next call.
+    /// Has an edge-triggered epoll tell of bytes again that may have been left at an interrupt, after a step of many.
     #[inline(always)]
     fn left_some(self: &Arc<OpenFile>, caller: &dyn Caller, count: usize, wanted: usize) {
         if count >= Effort::BYTES && count < wanted {

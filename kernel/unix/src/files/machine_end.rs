@@ -48,7 +48,8 @@ pub(crate) fn begin(end: MachineEnd) {
     if disk::all().is_empty() && !stack::is_delivering() {
         end.act();
     }
-    executor::spawn_for_kernel(Priority::DEFAULT, async move {
+    // Nothing that goes on may keep it.
+    executor::spawn_for_kernel(Priority::HIGHEST, async move {
         stack::deliver().await;
         volume::leave_disks(Account::first(), 0).await;
         end.act()

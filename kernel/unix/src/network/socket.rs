@@ -57,15 +57,21 @@ const PROTOCOLS: u32 = 263;
 const LONGEST_DATAGRAM: usize = 65507;
 /// Probes of a silent connection with `SO_KEEPALIVE`: as many as on Linux, after a shorter silence, because no option
 /// can change it.
-const KEEPALIVE: Keepalive = Keepalive { interval_ns: 60_000_000_000, probes: 9 };
+const KEEPALIVE: Keepalive = Keepalive { idle_ns: 7200 * SECOND, interval_ns: 75 * SECOND, probes: 9 };
+
+/// Nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
+/// Greatest values of the options about probes, as on Linux: seconds, and their number.
+const LONGEST_PROBING: u32 = 32_767;
+const MOST_PROBES: u32 = 127;
+
+/// The algorithm of congestion control, as `TCP_CONGESTION` names it: with zeros behind.
+const CONGESTION: &[u8; 16] = b"cubic\0\0\0\0\0\0\0\0\0\0\0";
 
 /// Options of a new socket: buffers that grow as far as the connection can use them.
-const OPTIONS: TcpOptions = TcpOptions {
-    receive_buffer: *BUFFER_LIMITS.end(),
-    send_buffer: *BUFFER_LIMITS.end(),
-    coalescing: Coalescing::Nagle,
-    keepalive: None,
-};
+const OPTIONS: TcpOptions =
+    TcpOptions { receive_buffer: *BUFFER_LIMITS.end(), send_buffer: *BUFFER_LIMITS.end(), ..TcpOptions::SMALL };
 
 /// Returns the calling coroutine, which works for this process, as the reader at a socket.
 fn reader(process: u32) -> Reader {
@@ -197,6 +203,8 @@ struct Inner {
     /// The share of a datagram socket. Connections are charged by the stack, which keeps them longer than the socket.
     _share: Option<DatagramShare>,
     tcp: TcpOptions,
+    /// How a silent peer is probed, if it is.
+    keepalive: Keepalive,
     sharing: Sharing,
     /// The memory of reports, if a datagram socket keeps them (`IP_RECVERR`): for failures of all of its datagrams.
     reports: Option<Charge>,
@@ -280,6 +288,7 @@ impl Socket {
             state,
             _share: share,
             tcp,
+            keepalive: KEEPALIVE,
             sharing,
             reports: None,
             tells_arrivals: None,
@@ -870,6 +879,9 @@ impl Socket {
 
     /// Performs the `setsockopt` call.
     pub(crate) fn set_option(&self, caller: &dyn Caller, named: (u32, u32), value: UserBuffer) -> Result<usize, Errno> {
+        if named == (option::IPPROTO_TCP, option::TCP_CONGESTION) && self.kind == types::SOCK_STREAM {
+            return choose_congestion_control(caller, value);
+        }
         let number = value.read_number(caller)?;
         let mut inner = self.inner.lock();
         match named {
@@ -880,7 +892,7 @@ impl Socket {
                 inner.sharing = if shares { Sharing::Reuse } else { Sharing::Exclusive };
             }
             (option::SOL_SOCKET, option::SO_KEEPALIVE) => {
-                inner.tcp.keepalive = (number != 0).then_some(KEEPALIVE);
+                inner.tcp.keepalive = (number != 0).then_some(inner.keepalive);
             }
             (option::SOL_SOCKET, option::SO_BROADCAST) => inner.broadcasts = number != 0,
             (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer = buffer_size(number),
@@ -897,6 +909,34 @@ impl Socket {
             (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
                 inner.tcp.coalescing = if number != 0 { Coalescing::None } else { Coalescing::Nagle };
             }
+            (option::IPPROTO_TCP, option::TCP_CORK) if self.kind == types::SOCK_STREAM => {
+                inner.tcp.is_corked = number != 0;
+            }
+            (option::IPPROTO_TCP, name @ (option::TCP_KEEPIDLE | option::TCP_KEEPINTVL | option::TCP_KEEPCNT))
+                if self.kind == types::SOCK_STREAM =>
+            {
+                let most = if name == option::TCP_KEEPCNT { MOST_PROBES } else { LONGEST_PROBING };
+                if !(1..=most).contains(&number) {
+                    return Err(Errno::EINVAL);
+                }
+                match name {
+                    option::TCP_KEEPIDLE => inner.keepalive.idle_ns = u64::from(number) * SECOND,
+                    option::TCP_KEEPINTVL => inner.keepalive.interval_ns = u64::from(number) * SECOND,
+                    _ => inner.keepalive.probes = number,
+                }
+                inner.tcp.keepalive = inner.tcp.keepalive.map(|_| inner.keepalive);
+            }
+            (option::IPPROTO_TCP, option::TCP_USER_TIMEOUT) if self.kind == types::SOCK_STREAM => {
+                let milliseconds = u64::from(u32::try_from(number as i32).map_err(|_| Errno::EINVAL)?);
+                inner.tcp.user_timeout_ns = (milliseconds > 0).then_some(milliseconds * 1_000_000);
+            }
+            (option::IPPROTO_TCP, option::TCP_QUICKACK) if self.kind == types::SOCK_STREAM => {
+                // As on Linux it lasts for a while only.
+                if let (SocketState::Connected(id), true) = (&inner.state, number != 0) {
+                    with_stack_and_send(|stack, now| stack.acknowledge_quickly(*id, now))?;
+                }
+                return Ok(0);
+            }
             (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() && self.kind == types::SOCK_STREAM => {
                 self.set_six_only(&mut inner, number != 0)?;
             }
@@ -907,9 +947,16 @@ impl Socket {
         // connection.
         let options = inner.tcp;
         match inner.state {
-            SocketState::Connected(id) => with_stack_and_send(|stack, now| {
-                stack.set_coalescing(id, options.coalescing, now)?;
-                stack.set_keepalive(id, options.keepalive, now)
+            SocketState::Connected(id) => with_stack_and_send(|stack, now| match named {
+                (option::IPPROTO_TCP, option::TCP_NODELAY) => stack.set_coalescing(id, options.coalescing, now),
+                (option::IPPROTO_TCP, option::TCP_CORK) => stack.set_corked(id, options.is_corked, now),
+                (option::IPPROTO_TCP, option::TCP_USER_TIMEOUT) => {
+                    stack.set_user_timeout(id, options.user_timeout_ns, now)
+                }
+                (option::SOL_SOCKET, option::SO_KEEPALIVE) | (option::IPPROTO_TCP, _) => {
+                    stack.set_keepalive(id, options.keepalive, now)
+                }
+                _ => Ok(()),
             })?,
             SocketState::Listening(id) => with_stack(|stack, _| stack.set_listener_options(id, &options))?,
             SocketState::Datagram(_) | SocketState::Fresh(_) => {}
@@ -980,6 +1027,10 @@ impl Socket {
             (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
                 (inner.tcp.coalescing == Coalescing::None) as u32
             }
+            (option::IPPROTO_TCP, name) if self.kind == types::SOCK_STREAM => {
+                drop(inner);
+                return self.get_tcp_option(caller, name, out);
+            }
             _ => return Err(Errno::ENOPROTOOPT),
         };
         drop(inner);
@@ -991,7 +1042,154 @@ impl Socket {
     }
 }
 
+/// Sets the algorithm of congestion control by its name: `ENOENT` for another one than there is.
+fn choose_congestion_control(caller: &dyn Caller, value: UserBuffer) -> Result<usize, Errno> {
+    let mut name = [0; CONGESTION.len()];
+    let length = value.len().min(name.len());
+    if length == 0 {
+        return Err(Errno::EINVAL);
+    }
+    caller.copy_in(value.address(), &mut name[..length])?;
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    name[end..].fill(0);
+    if name == *CONGESTION { Ok(0) } else { Err(Errno::ENOENT) }
+}
+
+/// Returns the number of a state, as Linux tells it.
+fn number_of_state(state: network::State) -> u8 {
+    match state {
+        network::State::Established => 1,
+        network::State::SynSent => 2,
+        network::State::SynReceived => 3,
+        network::State::FinWait1 => 4,
+        network::State::FinWait2 => 5,
+        network::State::TimeWait => 6,
+        network::State::Closed => 7,
+        network::State::CloseWait => 8,
+        network::State::LastAck => 9,
+        network::State::Closing => 11,
+    }
+}
+
+/// Bytes of a `struct tcp_info` up to the number of repeated segments, as Linux had it at first.
+const INFORMATION: usize = 104;
+
+/// Returns what `TCP_INFO` tells. Counts are of segments, times in microseconds; values that are not kept are 0.
+fn information(state: u8, about: Option<network::Information>) -> [u8; INFORMATION] {
+    const SELECTIVE: u8 = 2;
+    const SCALED: u8 = 4;
+    // A connection within the host has no segments: it is as one with the largest.
+    const LARGEST: u32 = 65_483;
+    let mut bytes = [0; INFORMATION];
+    bytes[0] = state;
+    let mut words = [0; (INFORMATION - 8) / 4];
+    match about {
+        Some(about) => {
+            let segments = |bytes: u32| bytes.div_ceil(about.segment.max(1));
+            bytes[1] = if about.is_recovering { 3 } else { 0 };
+            bytes[2] = about.doublings;
+            bytes[4] = about.doublings;
+            let (theirs, ours) = about.shifts;
+            bytes[5] = u8::from(about.is_selective) * SELECTIVE + u8::from(theirs > 0 || ours > 0) * SCALED;
+            bytes[6] = theirs & 0xf | ours << 4;
+            words[0] = about.timeout.min(u64::from(u32::MAX)) as u32;
+            (words[2], words[3]) = (about.segment, about.largest_received);
+            (words[4], words[5]) = (segments(about.under_way), segments(about.held));
+            words[13] = about.segment + 40;
+            words[14] = about.room;
+            (words[15], words[16]) = (about.round_trip as u32, about.variation as u32);
+            // Linux's word for a window that had no loss yet.
+            words[17] = if about.threshold >= 1 << 30 { 0x7fff_ffff } else { segments(about.threshold) };
+            words[18] = segments(about.congestion_window);
+            (words[19], words[20]) = (about.segment, 3);
+            words[22] = about.room;
+        }
+        None => {
+            (words[2], words[3], words[18], words[19]) = (LARGEST, LARGEST, 10, LARGEST);
+            words[17] = 0x7fff_ffff;
+        }
+    }
+    for (word, place) in words.iter().zip(bytes[8..].chunks_exact_mut(4)) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
 impl Socket {
+    /// Performs `getsockopt` for an option of TCP.
+    fn get_tcp_option(&self, caller: &dyn Caller, name: u32, out: OptionOut) -> Result<usize, Errno> {
+        let inner = self.inner.lock();
+        let (options, keepalive) = (inner.tcp, inner.keepalive);
+        // Listeners and fresh sockets have no connection to tell of.
+        let (state, about) = match inner.state {
+            SocketState::Connected(id) => {
+                let (state, about) = with_stack(|stack, _| stack.information(id))?;
+                (number_of_state(state), about)
+            }
+            SocketState::Listening(_) => (10, None),
+            SocketState::Fresh(_) | SocketState::Datagram(_) => (7, None),
+        };
+        drop(inner);
+        let seconds = |ns: u64| (ns / SECOND) as u32;
+        let number = match name {
+            option::TCP_CORK => options.is_corked.into(),
+            option::TCP_KEEPIDLE => seconds(keepalive.idle_ns),
+            option::TCP_KEEPINTVL => seconds(keepalive.interval_ns),
+            option::TCP_KEEPCNT => keepalive.probes,
+            option::TCP_USER_TIMEOUT => options.user_timeout_ns.map_or(0, |ns| (ns / 1_000_000) as u32),
+            option::TCP_QUICKACK => 1,
+            // Linux's word for a connection that is not there yet.
+            option::TCP_MAXSEG => about.map_or(536, |about| about.segment),
+            option::TCP_CONGESTION => return out.write(caller, CONGESTION),
+            option::TCP_INFO => return out.write(caller, &information(state, about)),
+            _ => return Err(Errno::ENOPROTOOPT),
+        };
+        out.write(caller, &number.to_le_bytes())
+    }
+
+    /// Shows the bytes of a connection that are there, up to the buffer's length, in steps without a look for
+    /// interrupts: a part would be no help to a caller that waits for the whole. Returns their number.
+    fn peek(&self, caller: &dyn Caller, id: ConnectionId, buffer: UserBuffer) -> Result<usize, Errno> {
+        let mut done = 0;
+        loop {
+            let (before, mut bad) = (done, None);
+            with_stack(|stack, _| {
+                stack.tcp_peek_with(id, before, (buffer.len() - before).min(Effort::BYTES), |bytes| {
+                    bad = caller.copy_out(buffer.address() + done, bytes).err();
+                    done += if bad.is_none() { bytes.len() } else { 0 };
+                    bad.is_none()
+                })
+            })?;
+            if let Some(error) = bad {
+                return Err(error);
+            }
+            if done - before < Effort::BYTES || done == buffer.len() {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Tries to receive many bytes of a stream: those that are there, and what of them has come until an interrupt.
+    #[inline(never)]
+    fn receive_in_steps(&self, caller: &dyn Caller, buffer: UserBuffer, waker: Option<&Waker>) -> Attempt {
+        let mut done = 0;
+        loop {
+            let step = UserBuffer::new(buffer.address() + done, (buffer.len() - done).min(Effort::BYTES))?;
+            // Only the first step may wait.
+            match FileOperations::receive(self, caller, step, 0, None, waker.filter(|_| done == 0)) {
+                Poll::Ready(Ok(count)) => {
+                    done += count;
+                    if count < step.len() || done == buffer.len() || steps::has_interrupts() {
+                        return Poll::Ready(Ok(done));
+                    }
+                }
+                attempt if done == 0 => return attempt,
+                // Of an end or a failure the next call tells.
+                _ => return Poll::Ready(Ok(done)),
+            }
+        }
+    }
+
     /// Tries to send many bytes of a stream, and looks for interrupts after each step.
     #[inline(never)]
     fn send_in_steps(
@@ -1209,26 +1407,22 @@ impl FileOperations for Socket {
                 if buffer.is_empty() {
                     return Poll::Ready(Ok(0));
                 }
-                let mut done = 0;
-                // One step: further bytes are left for the next call.
-                let wanted = buffer.len().min(Effort::BYTES);
-                let result = with_stack_to_receive(|stack, now| {
-                    if peek {
-                        let look = |bytes: &[u8]| {
-                            bad = caller.copy_out(buffer.address() + done, bytes).err();
-                            done += if bad.is_none() { bytes.len() } else { 0 };
-                            bad.is_none()
-                        };
-                        stack.tcp_peek_with(id, wanted, look)?;
-                        if done > 0 {
-                            return Ok(Received::Bytes(done));
-                        }
+                if peek {
+                    let seen = self.peek(caller, id, buffer)?;
+                    if seen > 0 {
+                        return Poll::Ready(Ok(seen));
                     }
+                } else if buffer.len() > Effort::BYTES {
+                    drop(inner);
+                    return self.receive_in_steps(caller, buffer, waker);
+                }
+                let mut done = 0;
+                let result = with_stack_to_receive(|stack, now| {
                     let take = |bytes: &[u8]| {
                         if peek {
                             return 0;
                         }
-                        let count = bytes.len().min(wanted - done);
+                        let count = bytes.len().min(buffer.len() - done);
                         match caller.copy_out(buffer.address() + done, &bytes[..count]) {
                             Ok(()) => {
                                 done += count;
@@ -1541,6 +1735,75 @@ mod tests {
                 assert_eq!(set(program, socket, name, &value.to_le_bytes()), Ok(0));
                 let told = (read_option(program, socket, address), read_option(program, socket, port));
                 assert_eq!(told, (Ok(expected.0), Ok(expected.1)));
+            }
+        });
+    }
+
+    /// Options of TCP have Linux's numbers, limits and values of a socket that nobody has changed.
+    #[test]
+    fn options_of_tcp_are_kept_within_their_limits() {
+        run(|program| {
+            let tcp = |name| (option::IPPROTO_TCP, name);
+            let socket = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+            for (name, usual, good, bad) in [
+                (option::TCP_KEEPIDLE, 7200, 60, Some(0)),
+                (option::TCP_KEEPINTVL, 75, 32_767, Some(32_768)),
+                (option::TCP_KEEPCNT, 9, 127, Some(128)),
+                (option::TCP_USER_TIMEOUT, 0, 30_000, Some(u32::MAX)),
+                (option::TCP_CORK, 0, 1, None),
+                (option::TCP_NODELAY, 0, 1, None),
+            ] {
+                assert_eq!(read_option(program, socket, tcp(name)), Ok(usual), "{name}");
+                assert_eq!(set(program, socket, tcp(name), &u32::to_le_bytes(good)), Ok(0), "{name}");
+                if let Some(bad) = bad {
+                    assert_eq!(set(program, socket, tcp(name), &u32::to_le_bytes(bad)), Err(Errno::EINVAL), "{name}");
+                }
+                assert_eq!(read_option(program, socket, tcp(name)), Ok(good), "{name}");
+                assert_eq!(set(program, socket, tcp(name), &[1, 0]), Err(Errno::EINVAL), "{name}");
+            }
+            assert_eq!(set(program, socket, tcp(option::TCP_QUICKACK), &1u32.to_le_bytes()), Ok(0));
+            assert_eq!(set(program, socket, tcp(option::TCP_CONGESTION), b"cubic"), Ok(0));
+            assert_eq!(set(program, socket, tcp(option::TCP_CONGESTION), b"cubic\0rest"), Ok(0));
+            assert_eq!(set(program, socket, tcp(option::TCP_CONGESTION), b"reno"), Err(Errno::ENOENT));
+            assert_eq!(set(program, socket, tcp(option::TCP_CONGESTION), b""), Err(Errno::EINVAL));
+            assert_eq!(set(program, socket, tcp(99), &1u32.to_le_bytes()), Err(Errno::ENOPROTOOPT));
+            assert_eq!(read_option(program, socket, tcp(99)), Err(Errno::ENOPROTOOPT));
+            let (place, size) = (program.place(256), program.store(&256u32.to_le_bytes()));
+            let information = [socket, 6, option::TCP_INFO as usize, place, size];
+            assert_eq!(program.call(SystemCall::GetSocketOption, information), Ok(0));
+            let state = program.read_u32(place) & 0xff;
+            assert_eq!((program.read_u32(size), state), (INFORMATION as u32, 7), "there is no connection");
+            // Sockets of datagrams have none of them.
+            let other = program.call(SystemCall::Socket, [2, 2, 0]).unwrap();
+            assert_eq!(read_option(program, other, tcp(option::TCP_KEEPIDLE)), Err(Errno::ENOPROTOOPT));
+        });
+    }
+
+    /// A connection tells Linux's numbers of its state, and bytes beyond a step are sent, looked at and received whole.
+    #[test]
+    fn large_transfers_over_a_connection_are_whole() {
+        run(|program| {
+            let mut address = [0; 16];
+            address[..8].copy_from_slice(&[2, 0, 0x20, 0x21, 127, 0, 0, 1]);
+            let place = program.store(&address);
+            let listener = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+            assert_eq!(program.call(SystemCall::Bind, [listener, place, 16]), Ok(0));
+            assert_eq!(program.call(SystemCall::Listen, [listener, 1]), Ok(0));
+            let client = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+            assert_eq!(program.call(SystemCall::Connect, [client, place, 16]), Ok(0));
+            let server = program.call(SystemCall::Accept, [listener, 0, 0, 0]).unwrap();
+            let (room, size) = (program.place(256), program.store(&104u32.to_le_bytes()));
+            let information = [client, 6, option::TCP_INFO as usize, room, size];
+            assert_eq!(program.call(SystemCall::GetSocketOption, information), Ok(0));
+            assert_eq!(program.read_u32(room) & 0xff, 1, "established");
+            let bytes: Vec<u8> = (0..100_000u32).map(|index| (index / 3) as u8).collect();
+            let from = program.store(&bytes);
+            assert_eq!(program.call(SystemCall::SendTo, [client, from, bytes.len(), 0, 0, 0]), Ok(bytes.len()));
+            let into = program.place(bytes.len() + 10);
+            for flags in [message::PEEK, 0] {
+                let call = [server, into, bytes.len() + 10, flags as usize, 0, 0];
+                assert_eq!(program.call(SystemCall::ReceiveFrom, call), Ok(bytes.len()), "{flags}");
+                assert!(program.read(into, bytes.len()) == bytes);
             }
         });
     }

@@ -440,7 +440,7 @@ fn restore_arrivals(process: u32) {
 
 /// Whether closed connections still deliver something.
 pub(crate) fn is_delivering() -> bool {
-    STACK.lock().as_ref().is_some_and(Stack::is_delivering)
+    STACK.lock().as_mut().is_some_and(Stack::is_delivering)
 }
 
 /// Waits until the other sides have what closed connections had to send, but not for long. The end of what the last
