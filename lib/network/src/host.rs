@@ -903,7 +903,7 @@ impl Host {
             State::SynSent => Some(self.patience.connect_ns),
             State::SynReceived => Some(self.patience.handshake_ns),
             State::Established | State::CloseWait if !tcp.outgoing().is_empty() => {
-                Some(wire.user_timeout_ns.unwrap_or(self.patience.acknowledgement_ns))
+                Some(wire.patience_ns(self.patience.acknowledgement_ns))
             }
             State::FinWait1 | State::Closing | State::LastAck if orphan => Some(self.patience.orphan_ns),
             State::FinWait1 | State::Closing | State::LastAck => Some(self.patience.acknowledgement_ns),

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
+use core::num::NonZeroU32;
 use core::task::Waker;
 
 use ::tcp::{Information, State};
@@ -804,9 +805,14 @@ impl<L: Link> Stack<L> {
 
     /// Changes how long sent bytes may go unanswered, from the next bytes on.
     #[doc(alias = "TCP_USER_TIMEOUT")]
-    pub fn set_user_timeout(&mut self, id: ConnectionId, timeout_ns: Option<u64>, now_ns: u64) -> Result<(), Error> {
+    pub fn set_user_timeout(
+        &mut self,
+        id: ConnectionId,
+        milliseconds: Option<NonZeroU32>,
+        now_ns: u64,
+    ) -> Result<(), Error> {
         if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
-            wire.user_timeout_ns = timeout_ns;
+            wire.set_user_timeout(milliseconds);
             self.host.arm_timeouts(id.index, instant(now_ns));
             self.host.touch(id.index, instant(now_ns));
         }

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use smoltcp::time::{Duration, Instant};
 use tcp::{ControlBlock, Reaction, Silence, State};
@@ -27,12 +28,12 @@ use crate::time_wait::Remains;
 #[doc(alias = "TCP_KEEPINTVL")]
 #[doc(alias = "TCP_KEEPCNT")]
 pub struct Keepalive {
-    /// Silence before the connection is probed.
-    pub idle_ns: u64,
-    /// Time from one probe to the next.
-    pub interval_ns: u64,
+    /// Seconds of silence before the connection is probed.
+    pub idle: u16,
+    /// Seconds from one probe to the next.
+    pub interval: u16,
     /// Number of unanswered probes after which the connection has failed.
-    pub probes: u32,
+    pub probes: u8,
 }
 
 /// Behaviour of a connection. A listener's options are inherited by the connections that it accepts.
@@ -52,8 +53,8 @@ pub struct TcpOptions {
     pub keepalive: Option<Keepalive>,
     /// Whether parts of segments wait for more bytes, for 200 ms at most (`TCP_CORK`).
     pub is_corked: bool,
-    /// Time for which sent bytes, and probes, may go unanswered (`TCP_USER_TIMEOUT`), if it was chosen.
-    pub user_timeout_ns: Option<u64>,
+    /// Milliseconds for which sent bytes, and probes, may go unanswered (`TCP_USER_TIMEOUT`), if they were chosen.
+    pub user_timeout: Option<NonZeroU32>,
 }
 
 impl TcpOptions {
@@ -64,7 +65,7 @@ impl TcpOptions {
         coalescing: Coalescing::Nagle,
         keepalive: None,
         is_corked: false,
-        user_timeout_ns: None,
+        user_timeout: None,
     };
 
     /// Returns the limits of the buffers of a connection to another host.
@@ -174,7 +175,7 @@ pub(crate) struct Wire {
     is_refused: bool,
     pub(crate) last_heard: Instant,
     pub(crate) keepalive: Option<Keepalive>,
-    pub(crate) user_timeout_ns: Option<u64>,
+    user_timeout: Option<NonZeroU32>,
 }
 
 /// A control block in memory of its own, which may be short: connections within the host have none.
@@ -489,7 +490,7 @@ impl Wire {
             is_refused: false,
             last_heard: now,
             keepalive: None,
-            user_timeout_ns: options.user_timeout_ns,
+            user_timeout: options.user_timeout,
         };
         wire.set_coalescing(options.coalescing);
         wire.set_keepalive(options.keepalive, now);
@@ -513,8 +514,10 @@ impl Wire {
 
     pub(crate) fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Instant) {
         self.keepalive = keepalive;
-        let silence = keepalive
-            .map(|Keepalive { idle_ns, interval_ns, .. }| Silence { first: idle_ns / 1000, next: interval_ns / 1000 });
+        let silence = keepalive.map(|Keepalive { idle, interval, .. }| Silence {
+            first: u64::from(idle) * 1_000_000,
+            next: u64::from(interval) * 1_000_000,
+        });
         self.tcp_mut().set_keepalive(silence, time(now));
     }
 
@@ -524,6 +527,16 @@ impl Wire {
             self.via = Via::NarrowSix;
             self.tcp_mut().limit_segment(SEGMENT_OF_LEAST);
         }
+    }
+
+    pub(crate) fn set_user_timeout(&mut self, timeout: Option<NonZeroU32>) {
+        self.user_timeout = timeout;
+    }
+
+    /// Returns how long sent bytes may go unanswered; `usual` unless it was chosen.
+    #[inline(always)]
+    pub(crate) fn patience_ns(&self, usual: u64) -> u64 {
+        self.user_timeout.map_or(usual, |timeout| u64::from(timeout.get()) * 1_000_000)
     }
 
     /// Records the state; returns the last recorded one and the new one.
@@ -552,10 +565,10 @@ impl Wire {
         if !matches!(self.seen.state, State::Established | State::CloseWait | State::FinWait2) {
             return None;
         }
-        let probing = keepalive.interval_ns.saturating_mul(keepalive.probes.into());
-        let all = keepalive.idle_ns.saturating_add(probing);
-        let patience = self.user_timeout_ns.map_or(all, |timeout| timeout.max(keepalive.idle_ns));
-        Some(self.last_heard + duration(patience))
+        let [idle, interval] = [keepalive.idle, keepalive.interval].map(|seconds| u64::from(seconds) * 1000);
+        let all = idle + interval * u64::from(keepalive.probes);
+        let patience = self.user_timeout.map_or(all, |timeout| u64::from(timeout.get()).max(idle));
+        Some(self.last_heard + Duration::from_millis(patience))
     }
 }
 

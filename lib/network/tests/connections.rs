@@ -579,7 +579,7 @@ fn a_silent_peer_is_probed_and_given_up() {
     let mut net = Net::new(Faults::default(), 1);
     let listener = net.listen(80, 3);
     let (client, _server) = net.pair(listener);
-    let keepalive = Keepalive { idle_ns: 10 * SECOND, interval_ns: 10 * SECOND, probes: 3 };
+    let keepalive = Keepalive { idle: 10, interval: 10, probes: 3 };
     net.client.set_keepalive(client, Some(keepalive), net.now).unwrap();
     // As long as the other side answers, the connection lives.
     net.pass(200 * SECOND);

@@ -1180,7 +1180,7 @@ fn the_earliest_of_all_times_is_the_next() {
     let listener = net.listen(80, 4);
     let (_, server) = net.pair(listener);
     net.pass(SECOND);
-    let keepalive = network::Keepalive { idle_ns: 100 * SECOND, interval_ns: 100 * SECOND, probes: 3 };
+    let keepalive = network::Keepalive { idle: 100, interval: 100, probes: 3 };
     net.server.set_keepalive(server, Some(keepalive), net.now).unwrap();
     assert!(net.server.poll(net.now).is_some_and(|next| next > net.now + 10 * SECOND));
     net.to_server.borrow_mut().push_back(forged(SocketAddr::new(CLIENT.into(), 7000), SYN, 41, 0, b""));

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::thread;
@@ -310,6 +309,8 @@ impl Crowd {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     /// A server with the same TCP, on the other end of the cable, which answers each request of four bytes with six.

@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use core::num::NonZeroU32;
 use core::task::{Poll, Waker, ready};
 
 use abi_queue::Priority;
@@ -57,10 +58,7 @@ const PROTOCOLS: u32 = 263;
 const LONGEST_DATAGRAM: usize = 65507;
 /// Probes of a silent connection with `SO_KEEPALIVE`: as many as on Linux, after a shorter silence, because no option
 /// can change it.
-const KEEPALIVE: Keepalive = Keepalive { idle_ns: 7200 * SECOND, interval_ns: 75 * SECOND, probes: 9 };
-
-/// Nanoseconds.
-const SECOND: u64 = 1_000_000_000;
+const KEEPALIVE: Keepalive = Keepalive { idle: 7200, interval: 75, probes: 9 };
 
 /// Greatest values of the options about probes, as on Linux: seconds, and their number.
 const LONGEST_PROBING: u32 = 32_767;
@@ -920,15 +918,15 @@ impl Socket {
                     return Err(Errno::EINVAL);
                 }
                 match name {
-                    option::TCP_KEEPIDLE => inner.keepalive.idle_ns = u64::from(number) * SECOND,
-                    option::TCP_KEEPINTVL => inner.keepalive.interval_ns = u64::from(number) * SECOND,
-                    _ => inner.keepalive.probes = number,
+                    option::TCP_KEEPIDLE => inner.keepalive.idle = number as u16,
+                    option::TCP_KEEPINTVL => inner.keepalive.interval = number as u16,
+                    _ => inner.keepalive.probes = number as u8,
                 }
                 inner.tcp.keepalive = inner.tcp.keepalive.map(|_| inner.keepalive);
             }
             (option::IPPROTO_TCP, option::TCP_USER_TIMEOUT) if self.kind == types::SOCK_STREAM => {
-                let milliseconds = u64::from(u32::try_from(number as i32).map_err(|_| Errno::EINVAL)?);
-                inner.tcp.user_timeout_ns = (milliseconds > 0).then_some(milliseconds * 1_000_000);
+                let milliseconds = u32::try_from(number as i32).map_err(|_| Errno::EINVAL)?;
+                inner.tcp.user_timeout = NonZeroU32::new(milliseconds);
             }
             (option::IPPROTO_TCP, option::TCP_QUICKACK) if self.kind == types::SOCK_STREAM => {
                 // As on Linux it lasts for a while only.
@@ -951,7 +949,7 @@ impl Socket {
                 (option::IPPROTO_TCP, option::TCP_NODELAY) => stack.set_coalescing(id, options.coalescing, now),
                 (option::IPPROTO_TCP, option::TCP_CORK) => stack.set_corked(id, options.is_corked, now),
                 (option::IPPROTO_TCP, option::TCP_USER_TIMEOUT) => {
-                    stack.set_user_timeout(id, options.user_timeout_ns, now)
+                    stack.set_user_timeout(id, options.user_timeout, now)
                 }
                 (option::SOL_SOCKET, option::SO_KEEPALIVE) | (option::IPPROTO_TCP, _) => {
                     stack.set_keepalive(id, options.keepalive, now)
@@ -1130,13 +1128,12 @@ impl Socket {
             SocketState::Fresh(_) | SocketState::Datagram(_) => (7, None),
         };
         drop(inner);
-        let seconds = |ns: u64| (ns / SECOND) as u32;
         let number = match name {
             option::TCP_CORK => options.is_corked.into(),
-            option::TCP_KEEPIDLE => seconds(keepalive.idle_ns),
-            option::TCP_KEEPINTVL => seconds(keepalive.interval_ns),
-            option::TCP_KEEPCNT => keepalive.probes,
-            option::TCP_USER_TIMEOUT => options.user_timeout_ns.map_or(0, |ns| (ns / 1_000_000) as u32),
+            option::TCP_KEEPIDLE => keepalive.idle.into(),
+            option::TCP_KEEPINTVL => keepalive.interval.into(),
+            option::TCP_KEEPCNT => keepalive.probes.into(),
+            option::TCP_USER_TIMEOUT => options.user_timeout.map_or(0, NonZeroU32::get),
             option::TCP_QUICKACK => 1,
             // Linux's word for a connection that is not there yet.
             option::TCP_MAXSEG => about.map_or(536, |about| about.segment),
@@ -1796,7 +1793,7 @@ mod tests {
             let information = [client, 6, option::TCP_INFO as usize, room, size];
             assert_eq!(program.call(SystemCall::GetSocketOption, information), Ok(0));
             assert_eq!(program.read_u32(room) & 0xff, 1, "established");
-            let bytes: Vec<u8> = (0..100_000u32).map(|index| (index / 3) as u8).collect();
+            let bytes: Vec<u8> = (0..50_000u32).map(|index| (index / 3) as u8).collect();
             let from = program.store(&bytes);
             assert_eq!(program.call(SystemCall::SendTo, [client, from, bytes.len(), 0, 0, 0]), Ok(bytes.len()));
             let into = program.place(bytes.len() + 10);

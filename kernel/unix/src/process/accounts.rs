@@ -158,7 +158,7 @@ fn reserve() -> usize {
 pub(crate) const MAXIMUM_PROCESSES: usize = 4096;
 /// Number of asynchronous calls that one process can have in flight; more fail with `EBUSY`, which no call that can
 /// wait returns for another reason, so that a runtime knows to wait for completions and to try again.
-pub(crate) const MAXIMUM_CALLS: usize = 1 << 17;
+pub(crate) const MAXIMUM_CALLS: usize = 65536;
 /// Greatest number of descriptors of a process, as on Linux.
 pub(crate) const MAXIMUM_DESCRIPTORS: usize = 1 << 20;
 /// Limit in force at first. (Linux's default is 1,024; servers raise it, so the limit here is a server's.)
