@@ -92,17 +92,6 @@ void open_many_files(void)
 	check(setrlimit(RLIMIT_NOFILE, &files), "setrlimit");
 }
 
-/* The matrix server with epoll in this process itself, which on COPS has no limit if it is the first one. */
-static void hold_connections(int count, char **arguments)
-{
-	(void)count, (void)arguments;
-	open_many_files();
-	/* It listens in a moment. */
-	printf("peers: serving\n");
-	fflush(stdout);
-	serve_epoll(FIRST_PORT);
-}
-
 static void write_file(const char *path, const char *text)
 {
 	int file = open(path, O_WRONLY | O_CLOEXEC);
@@ -203,6 +192,21 @@ static int accepts(int index)
 	int connected = connect(probe, (struct sockaddr *)&address, sizeof address);
 	close(probe);
 	return connected == 0;
+}
+
+/* The matrix server with epoll in this process itself, which on COPS has no limit if it is the first one. */
+static void hold_connections(int count, char **arguments)
+{
+	(void)count, (void)arguments;
+	open_many_files();
+	if (check(fork(), "fork") == 0) {
+		while (!accepts(find_server("epoll")))
+			usleep(10000);
+		printf("peers: serving\n");
+		fflush(stdout);
+		_exit(0);
+	}
+	serve_epoll(FIRST_PORT);
 }
 
 int start_server(int index)
