@@ -282,7 +282,8 @@ impl Connection {
     #[cold]
     #[inline(never)]
     pub(crate) fn make_room(&mut self, admits: fn(Need) -> bool) -> bool {
-        let is_held = self.is_received_from();
+        // Within the host the sender is no stranger, and often writes before the other end is accepted.
+        let is_held = self.receiving == Receiving::Open;
         let charge = &mut self.charge;
         let is_made = match &mut self.engine {
             Engine::Wire(wire) => {
