@@ -87,8 +87,8 @@ impl Charge {
         Ok(Charge { owner: owner.cloned(), bytes, held })
     }
 
-    /// Asks for a step of a buffer's memory, after which it has `memory`, of the owner and the machine. No
-    /// memory is for speed only, if nobody holds the connection yet, or will receive from it.
+    /// Asks the owner and the machine for a step of a buffer's memory, after which it has `memory`. Without a holder
+    /// that receives, there is none for speed only.
     pub(crate) fn step(&mut self, step: usize, memory: usize, is_held: bool, admits: fn(Need) -> bool) -> bool {
         let more = memory.max(RESERVED) - (memory - step).max(RESERVED);
         let need = Need::of(memory);

@@ -648,7 +648,7 @@ impl Host {
             let Engine::Wire(wire) = &mut connection.engine else { return };
             let is_kept_waiting = is_kept_waiting(wire, &arrived);
             if connection.holder == Holder::None && !wire.tcp().incoming().is_empty() {
-                // Nobody will ever receive that (RFC 9293, section 3.6.1).
+                // The bytes would never be received (RFC 9293, section 3.6.1).
                 wire.tcp_mut().abort();
             }
             if let Some(asked) = asked {
@@ -1317,7 +1317,7 @@ impl Host {
         };
         if connection.listed {
             connection.listed = false;
-            (connection.shrink_at, _) = (FAR_AWAY, connection.clear());
+            connection.clear();
             self.table.remove(connection.key);
             self.ports.leave(connection.key.local_port());
             self.timers.remove(index);

@@ -19,7 +19,7 @@ use crate::configuration::{Received, Sent};
 use crate::host::{ADMISSION_RETRY, FULL_RETRY, Host};
 use crate::slab::ConnectionId;
 use crate::table::Key;
-use crate::tcp::{Connection, Engine, Holder, Receiving, TcpOptions, clamped, local_charge};
+use crate::tcp::{Connection, Engine, Holder, Receiving, TcpOptions, clamped, has_room, local_charge};
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,12 +61,6 @@ const MOST: usize = 64 * 1024;
 /// Returns the number of bytes that may be under way from a sender to a receiver.
 fn limit(receiver: &TcpOptions, sender: &TcpOptions) -> usize {
     clamped(receiver.receive_buffer).min(MOST) + clamped(sender.send_buffer).min(MOST)
-}
-
-/// Whether a waiting sender should be woken: a fifth of the limit is free. After there was no memory for more bytes,
-/// only an empty ring has room.
-pub(crate) fn has_room(end: &Local) -> bool {
-    end.ring.is_empty() || !end.is_refused && end.ring.free() * 5 >= end.ring.limit()
 }
 
 impl Local {
@@ -334,7 +328,7 @@ impl Host {
         }
         if total > 0 {
             if let Phase::Joined(other) = local.phase
-                && has_room(local)
+                && has_room(&local.ring, local.is_refused)
                 && let Some(sender) = self.connections.get_mut(other)
             {
                 sender.senders.wake_all();

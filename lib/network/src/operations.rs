@@ -10,11 +10,13 @@ use crate::Error;
 use crate::charge::{Charge, Held, Owner};
 use crate::configuration::{LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::host::{Host, Via};
-use crate::local::{self, Ending, Phase};
+use crate::local::{Ending, Phase};
 use crate::secrets::initial_sequence_number;
 use crate::slab::{BindingId, ConnectionId, ListenerId};
 use crate::table::{Key, LocalEnd, Purpose, Sharing, insert_all};
-use crate::tcp::{Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire, local_charge, wire_charge};
+use crate::tcp::{
+    Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire, has_room, local_charge, wire_charge,
+};
 
 /// Connections that are looked at at once for something to be delivered.
 const LOOKS_AT_ONCE: usize = 1024;
@@ -313,7 +315,7 @@ impl Host {
             && let Phase::Joined(other) = local.phase
             && let Some(Connection { engine: Engine::Local(end), .. }) = self.connections.get(other)
         {
-            readiness.send |= local::has_room(end);
+            readiness.send |= has_room(&end.ring, end.is_refused);
         }
         Ok(readiness)
     }

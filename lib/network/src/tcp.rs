@@ -98,6 +98,13 @@ const LONGEST_REST: u8 = 8;
 /// Time after which they give back more, if that was much.
 const SOON: Duration = Duration::from_millis(10);
 
+/// Whether a sender that waits for room in this ring should be woken: a fifth of the limit is free, or all. After there
+/// was no memory for more bytes, only the latter counts.
+#[inline(always)]
+pub(crate) fn has_room(ring: &tcp::Ring, is_refused: bool) -> bool {
+    ring.is_empty() || !is_refused && ring.free() * 5 >= ring.limit()
+}
+
 /// Returns the bytes that are charged for a connection with segments that holds no bytes.
 pub(crate) fn wire_charge(key: Key) -> usize {
     ConnectionMemory::of_this_build().wire + key.memory_beyond_four() + 2 * RESERVED
@@ -308,14 +315,14 @@ impl Connection {
 
     /// Returns the bytes that are charged.
     fn charged(&self) -> usize {
-        let of = |ring: &tcp::Ring| ring.memory().max(RESERVED);
-        let (record, buffers) = match &self.engine {
-            Engine::Wire(wire) => (wire_charge(self.key), of(wire.tcp().incoming()) + of(wire.tcp().outgoing())),
-            Engine::Local(local) => (local_charge(self.key), of(&local.ring)),
-        };
-        // Both charges have the reserve already.
-        let reserve = if matches!(self.engine, Engine::Wire(_)) { 2 * RESERVED } else { RESERVED };
-        record - reserve + buffers
+        let beyond_reserve = |ring: &tcp::Ring| ring.memory().saturating_sub(RESERVED);
+        match &self.engine {
+            Engine::Wire(wire) => {
+                let tcp = wire.tcp();
+                wire_charge(self.key) + beyond_reserve(tcp.incoming()) + beyond_reserve(tcp.outgoing())
+            }
+            Engine::Local(local) => local_charge(self.key) + beyond_reserve(&local.ring),
+        }
     }
 
     /// Enters the time at which buffers give memory back, if they have any and it is not entered; returns that time.
@@ -349,8 +356,10 @@ impl Connection {
         (self.shrink_at, before - after)
     }
 
-    /// Gives the memory of buffers back that have no use when a connection has ended.
+    /// Gives the memory of buffers back that have no use when a connection has ended. Others stay: the connection has
+    /// no timer any more.
     pub(crate) fn clear(&mut self) {
+        self.shrink_at = FAR_AWAY;
         if let Engine::Wire(wire) = &mut self.engine {
             wire.tcp_mut().clear();
         }
@@ -547,12 +556,10 @@ impl Wire {
         (core::mem::replace(&mut self.seen, now), now)
     }
 
-    /// Whether a blocked sender should be woken: a fifth of the buffer is free, or all sent data is acknowledged.
-    /// Waking for each acknowledged byte would make many small segments. After there was no memory for more, only the
-    /// latter counts.
+    /// Whether a blocked sender should be woken, as [`has_room`] says: waking for each acknowledged byte would make
+    /// many small segments.
     pub(crate) fn has_room(&self) -> bool {
-        let outgoing = self.tcp().outgoing();
-        outgoing.is_empty() || !self.is_refused && outgoing.free() * 5 >= outgoing.limit()
+        has_room(self.tcp().outgoing(), self.is_refused)
     }
 
     /// Returns the record to keep when the connection has ended in TIME-WAIT.

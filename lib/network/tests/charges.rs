@@ -322,7 +322,7 @@ fn bytes_without_memory_come_again() {
         got.len() == data.len()
     });
     assert!(got == data);
-    // Nobody reads, and another connection has all that it was told.
+    // The bytes are not read, and another connection has all that it was told.
     let (client, server) = net.pair(listener);
     got.clear();
     let mut written = 0;

@@ -11,7 +11,7 @@
 //! * `unacknowledged <= next <= highest`, and `highest` is at most one (the end) behind the ring's last byte.
 //! * The right edge of the window that the other side was told goes back only if there is no memory for what it sends,
 //!   and never lies behind the room. Segments up to the furthest edge are looked at all the same.
-//! * Bytes are accepted only where the ring has memory for them: its holder makes it before, or the bytes come again.
+//! * Bytes are accepted only where the ring has memory for them: the holder is asked for it, or the bytes come again.
 //! * Something is under way, or waits for a window, if and only if `timer` is set once [`turn`](ControlBlock::turn) has
 //!   been called.
 
@@ -459,12 +459,11 @@ impl ControlBlock {
 
     /// Returns what programs ask about a connection.
     pub fn information(&self) -> Information {
-        let state = self.round_trip.state();
         Information {
-            round_trip: state.smoothed,
-            variation: state.variation,
+            round_trip: self.round_trip.smoothed(),
+            variation: self.round_trip.variation(),
             timeout: self.round_trip.timeout(),
-            doublings: state.doublings,
+            doublings: self.round_trip.doublings(),
             congestion_window: self.congestion.window(),
             threshold: self.congestion.threshold(),
             segment: self.segment,

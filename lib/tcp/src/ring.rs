@@ -111,7 +111,7 @@ impl Ring {
 
     /// Adds memory for so many further bytes, as far as the limit allows, in so many steps at most. Each that takes
     /// memory is admitted first: `admits` is called with the bytes that it takes, and with the bytes of memory after
-    /// it. Returns whether there is room, or the steps were not enough: not whether memory was refused.
+    /// it. Returns `false` if there is no room for lack of memory; the steps may have been too few all the same.
     pub fn make_room(&mut self, bytes: usize, steps: usize, mut admits: impl FnMut(usize, usize) -> bool) -> bool {
         for _ in 0..steps {
             if self.room() >= bytes.min(self.free()) {
@@ -182,7 +182,7 @@ impl Ring {
         if used == 0 {
             self.start = 0;
             if self.more.len() <= 1 {
-                *self = Ring { limit: self.limit, ..Ring::default() };
+                self.clear();
                 return false;
             }
         }
@@ -220,9 +220,7 @@ impl Ring {
     /// Returns these, and how many were offered. Nothing may lie behind the last byte.
     #[inline(always)]
     pub fn fill(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> (usize, usize) {
-        if self.length == 0 {
-            self.start = 0;
-        }
+        self.rewind();
         let room = self.room();
         let part = match room {
             0 => &mut [],

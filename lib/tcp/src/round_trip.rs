@@ -18,13 +18,6 @@ pub(crate) struct RoundTrip {
     doublings: u8,
 }
 
-/// Values of a [`RoundTrip`] for programs that ask.
-pub(crate) struct RoundTripState {
-    pub(crate) smoothed: Time,
-    pub(crate) variation: Time,
-    pub(crate) doublings: u8,
-}
-
 impl RoundTrip {
     pub(crate) const NEW: RoundTrip = RoundTrip { smoothed: 0, variation: 0, doublings: 0 };
 
@@ -40,10 +33,14 @@ impl RoundTrip {
         self.smoothed = self.smoothed - self.smoothed / 8 + time;
     }
 
-    /// Returns the smoothed time, its variation, and how many times the wait has been doubled.
-    pub(crate) fn state(&self) -> RoundTripState {
-        let (smoothed, variation) = (self.smoothed / 8, self.variation / 4);
-        RoundTripState { smoothed, variation, doublings: self.doublings }
+    /// Returns the variation of the time.
+    pub(crate) fn variation(&self) -> Time {
+        self.variation / 4
+    }
+
+    /// Returns how many times the wait has been doubled.
+    pub(crate) fn doublings(&self) -> u8 {
+        self.doublings
     }
 
     /// Returns the smoothed time, if one was measured.

@@ -368,7 +368,7 @@ mod tests {
         let mut crowd = Crowd::on(ours, Ipv4Addr::new(10, 0, 2, 15))?;
         let members = crowd.connect(7, 300, None)?;
         assert_eq!(members.len(), 300);
-        // Nobody listens there.
+        // The port has no listener.
         assert_eq!(crowd.connect(8, 1, None)?.len(), 0);
         assert_eq!(crowd.ask(&members, b"what", 6)?, b"answer");
         server.join().expect("the server does not panic")?;

@@ -56,8 +56,7 @@ const USUAL_DISCOVERY: u32 = 1;
 const PROTOCOLS: u32 = 263;
 /// Longest payload of a UDP datagram.
 const LONGEST_DATAGRAM: usize = 65507;
-/// Probes of a silent connection with `SO_KEEPALIVE`: as many as on Linux, after a shorter silence, because no option
-/// can change it.
+/// Probes of a silent connection with `SO_KEEPALIVE`, unless options change them: as on Linux.
 const KEEPALIVE: Keepalive = Keepalive { idle: 7200, interval: 75, probes: 9 };
 
 /// Greatest values of the options about probes, as on Linux: seconds, and their number.
