@@ -68,7 +68,7 @@ mod tcp;
 mod time_wait;
 mod udp;
 
-pub use ::tcp::{Information, State};
+pub use ::tcp::Information;
 
 pub use crate::tcp::{BUFFER_LIMITS, Coalescing, ConnectionMemory, Keepalive, TcpOptions};
 pub use arrivals::{LEVELS, Reader, Turn, Waiting};

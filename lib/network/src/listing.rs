@@ -61,7 +61,7 @@ pub struct ListedSocket {
     pub unread: usize,
 }
 
-fn state_of(connection: &Connection) -> ListedState {
+pub(crate) fn state_of(connection: &Connection) -> ListedState {
     match &connection.engine {
         Engine::Wire(wire) => match wire.tcp().state() {
             State::Closed => ListedState::Closed,

@@ -11,7 +11,7 @@
 //! where TCP would accept the bytes and fail later.
 
 use smoltcp::time::Instant;
-use tcp::{Ring, State};
+use tcp::Ring;
 
 use crate::Error;
 use crate::charge::{Charge, Held, Need};
@@ -73,19 +73,6 @@ impl Local {
             outgoing: Direction::Open,
             options,
         })
-    }
-
-    /// Returns the state that a connection with segments would have.
-    pub(crate) fn state(&self) -> State {
-        match (self.phase, self.outgoing, self.incoming) {
-            (Phase::Waiting, ..) => State::SynSent,
-            (Phase::Joined(_), Direction::Open, Direction::Open) => State::Established,
-            (Phase::Joined(_), Direction::Open, Direction::Ended) => State::CloseWait,
-            (Phase::Joined(_), Direction::Ended, Direction::Open) => State::FinWait2,
-            (Phase::Joined(_), Direction::Ended, Direction::Ended) | (Phase::Alone | Phase::Refused, ..) => {
-                State::Closed
-            }
-        }
     }
 
     fn other(&self) -> Option<u32> {

@@ -5,7 +5,7 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use core::num::NonZeroU32;
 use core::task::Waker;
 
-use ::tcp::{Information, State};
+use ::tcp::Information;
 use ethernet::{BEGINNING, Link};
 use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketSet};
 use smoltcp::phy::DeviceCapabilities;
@@ -25,6 +25,7 @@ use crate::frame::Packet;
 use crate::half_open::HalfOpen;
 use crate::host::{FAR_AWAY, HEARD_LAST, Host, Interfaces, NO_CONNECTION, SixAllowances, interface_of_six};
 use crate::link::{self, Answer, Described, Frame};
+use crate::listing::{ListedState, state_of};
 use crate::packets::{self, FrameOrigin, PacketCounts, Tapped};
 use crate::reports::{Report, Reports};
 use crate::resolution::Resolution;
@@ -831,12 +832,13 @@ impl<L: Link> Stack<L> {
 
     /// Returns the state of a connection, and values about it if it has segments.
     #[doc(alias = "TCP_INFO")]
-    pub fn information(&mut self, id: ConnectionId) -> Result<(State, Option<Information>), Error> {
+    pub fn information(&mut self, id: ConnectionId) -> Result<(ListedState, Option<Information>), Error> {
         let connection = self.host.connection(id)?;
-        Ok(match &connection.engine {
-            Engine::Wire(wire) => (wire.tcp().state(), Some(wire.tcp().information())),
-            Engine::Local(local) => (local.state(), None),
-        })
+        let about = match &connection.engine {
+            Engine::Wire(wire) => Some(wire.tcp().information()),
+            Engine::Local(_) => None,
+        };
+        Ok((state_of(connection), about))
     }
 
     /// Ends one half of a connection, or both.

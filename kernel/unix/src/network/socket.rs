@@ -19,8 +19,8 @@ use filesystem::Access;
 use memory::bytes::copy;
 use network::{
     BUFFER_LIMITS, BindingId, Coalescing, ConnectionId, DatagramId, DatagramOptions, DatagramProtocol, Error, Interest,
-    Keepalive, ListenerId, LocalEnd, MEMORY_OF_REPORTS, Origin, Reader, Received, Report, Sent, Sharing, Shutdown,
-    Stack, TcpOptions,
+    Keepalive, ListedState, ListenerId, LocalEnd, MEMORY_OF_REPORTS, Origin, Reader, Received, Report, Sent, Sharing,
+    Shutdown, Stack, TcpOptions,
 };
 use spin::Mutex;
 
@@ -1052,33 +1052,17 @@ fn choose_congestion_control(caller: &dyn Caller, value: UserBuffer) -> Result<u
     if name == *CONGESTION { Ok(0) } else { Err(Errno::ENOENT) }
 }
 
-/// Returns the number of a state, as Linux tells it.
-fn number_of_state(state: network::State) -> u8 {
-    match state {
-        network::State::Established => 1,
-        network::State::SynSent => 2,
-        network::State::SynReceived => 3,
-        network::State::FinWait1 => 4,
-        network::State::FinWait2 => 5,
-        network::State::TimeWait => 6,
-        network::State::Closed => 7,
-        network::State::CloseWait => 8,
-        network::State::LastAck => 9,
-        network::State::Closing => 11,
-    }
-}
-
 /// Bytes of a `struct tcp_info` up to the number of repeated segments, as Linux had it at first.
 const INFORMATION: usize = 104;
 
 /// Returns what `TCP_INFO` tells. Counts are of segments, times in microseconds; values that are not kept are 0.
-fn information(state: u8, about: Option<network::Information>) -> [u8; INFORMATION] {
+fn information(state: ListedState, about: Option<network::Information>) -> [u8; INFORMATION] {
     const SELECTIVE: u8 = 2;
     const SCALED: u8 = 4;
     // A connection within the host has no segments: it is as one with the largest.
     const LARGEST: u32 = 65_483;
     let mut bytes = [0; INFORMATION];
-    bytes[0] = state;
+    bytes[0] = state as u8;
     let mut words = [0; (INFORMATION - 8) / 4];
     match about {
         Some(about) => {
@@ -1119,12 +1103,9 @@ impl Socket {
         let (options, keepalive) = (inner.tcp, inner.keepalive);
         // Listeners and fresh sockets have no connection to tell of.
         let (state, about) = match inner.state {
-            SocketState::Connected(id) => {
-                let (state, about) = with_stack(|stack, _| stack.information(id))?;
-                (number_of_state(state), about)
-            }
-            SocketState::Listening(_) => (10, None),
-            SocketState::Fresh(_) | SocketState::Datagram(_) => (7, None),
+            SocketState::Connected(id) => with_stack(|stack, _| stack.information(id))?,
+            SocketState::Listening(_) => (ListedState::Listening, None),
+            SocketState::Fresh(_) | SocketState::Datagram(_) => (ListedState::Closed, None),
         };
         drop(inner);
         let number = match name {
