@@ -87,7 +87,8 @@ struct FramePlace {
     connection: u32,
 }
 
-/// Rate limit on urgent frames that concern the stack itself: a flood of them is no more important than other frames.
+/// Rate limit on work for strangers, and on urgent frames that concern the stack itself: a flood of these is no more
+/// important than other frames.
 pub(crate) struct Allowance {
     left: u32,
     until: Instant,
@@ -96,7 +97,7 @@ pub(crate) struct Allowance {
 impl Allowance {
     /// Length of a period.
     const TIME: Duration = Duration::from_millis(10);
-    /// Number of urgent frames in a period.
+    /// Number of them in a period.
     const FRAMES: u32 = 16;
 
     pub(crate) const NEW: Allowance = Allowance { left: 0, until: Instant::ZERO };
@@ -269,6 +270,11 @@ impl Arrivals {
         let place = &self.places[usize::from(self.lists[level].first)];
         let FramePlace { reader, level: stands_at, arrived, .. } = *place;
         Some(Waiting { reader, level: stands_at, arrived, is_overdue: level == OVERDUE })
+    }
+
+    /// Whether no frame, or none but the least important, waits.
+    pub(crate) fn are_of_nobody(&self) -> bool {
+        self.lists[OVERDUE].first == NONE && self.ready & !(1 << (LEVELS - 1)) == 0
     }
 
     /// Returns the time of arrival of the oldest frame that is not overdue, apart from frames that were put behind

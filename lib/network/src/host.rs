@@ -151,16 +151,11 @@ pub(crate) struct SixAllowances {
     urgent: Allowance,
     advertisements: Allowance,
     echoes: Allowance,
-    pub(crate) errors: Allowance,
 }
 
 impl SixAllowances {
-    pub(crate) const NEW: SixAllowances = SixAllowances {
-        urgent: Allowance::NEW,
-        advertisements: Allowance::NEW,
-        echoes: Allowance::NEW,
-        errors: Allowance::NEW,
-    };
+    pub(crate) const NEW: SixAllowances =
+        SixAllowances { urgent: Allowance::NEW, advertisements: Allowance::NEW, echoes: Allowance::NEW };
 }
 
 pub(crate) struct Host {
@@ -179,6 +174,9 @@ pub(crate) struct Host {
     pub(crate) capabilities: DeviceCapabilities,
     /// Answers to packets of IPv6 that need one.
     pub(crate) answers_of_six: SixAllowances,
+    /// Datagrams to ports without a socket, over either family, that wait for their turn; and the answers to them.
+    pub(crate) strays: Allowance,
+    pub(crate) refusals: Allowance,
     pub(crate) checksums: ChecksumCapabilities,
     pub(crate) limits: Limits,
     /// Whether memory may be taken on behalf of strangers and programs.
@@ -365,6 +363,22 @@ impl Host {
             return self.receiver_of_segment(key);
         }
         (self.reader_of_other(packet, now), NO_CONNECTION)
+    }
+
+    /// Whether nothing comes of a packet that has just arrived: mostly one of too many datagrams to ports without a
+    /// socket.
+    pub(crate) fn is_for_nobody(&mut self, packet: &Packet, now: Instant) -> bool {
+        match *packet {
+            Packet::Drop => true,
+            Packet::Udp(key) => {
+                let port = key.local_port();
+                !self.datagram_ports.is_used(port)
+                    && self.raws.is_empty()
+                    && (port != dhcp::CLIENT_PORT || self.dhcp.is_none())
+                    && !self.strays.takes_one(now)
+            }
+            _ => false,
+        }
     }
 
     #[inline(always)]

@@ -42,6 +42,8 @@ use crate::udp::{DatagramOptions, Origin, Payload};
 const BATCH: usize = 8;
 /// Number of frames that one `poll` looks at.
 const LOOKS: usize = 32;
+/// Number of frames that it looks at before it finds one with a reader: of a flood there are many more.
+const GLANCES: usize = 8;
 /// Number of frames that one `poll` puts behind others.
 const MOVES: usize = 32;
 
@@ -100,6 +102,8 @@ pub struct Polled {
     pub is_stopped: bool,
     /// Whether frames may have arrived that were not looked at; they may be important.
     pub some_are_unseen: bool,
+    /// Whether frames were looked at for the first time, and none was handled.
+    pub has_only_looked: bool,
     /// Whether the poll ended early to let others have their turn; frames are left.
     pub is_cut_short: bool,
 }
@@ -169,6 +173,8 @@ impl<L: Link> Stack<L> {
             four: Resolution::default(),
             capabilities: capabilities.clone(),
             answers_of_six: SixAllowances::NEW,
+            strays: Allowance::NEW,
+            refusals: Allowance::NEW,
             limits,
             admits: |_| true,
             patience,
@@ -400,6 +406,7 @@ impl<L: Link> Stack<L> {
             oldest: self.arrivals.oldest(),
             is_stopped: stopped,
             some_are_unseen,
+            has_only_looked: looks < LOOKS && handled == 0,
             is_cut_short: !is_over,
         }
     }
@@ -407,8 +414,9 @@ impl<L: Link> Stack<L> {
     /// Enters arrived frames in order. `looks` is the number of frames that may still be looked at.
     fn look(&mut self, looks: &mut usize, arrived: u64, now: Instant) -> Seen {
         loop {
+            let is_flooded = *looks == LOOKS - GLANCES && self.arrivals.are_of_nobody();
             let Some(room) = self.arrivals.room() else { return Seen::Full };
-            if *looks == 0 {
+            if *looks == 0 || is_flooded {
                 return Seen::Some;
             }
             let Some(mut frame) = self.link.receive_into(room) else { return Seen::All };
@@ -424,9 +432,11 @@ impl<L: Link> Stack<L> {
                 frame.kept = None;
                 packet = self.host.classify(&room[..length], length);
             }
-            if packet != Packet::Drop || self.host.has_packet_sockets() {
+            if !self.host.is_for_nobody(&packet, now) || self.host.has_packet_sockets() {
                 let receiver = self.host.receiver_of(&packet, now);
                 self.arrivals.enter(frame, arrived, receiver, packet);
+            } else if let Some(kept) = frame.kept {
+                self.link.drop_kept(kept);
             }
         }
     }

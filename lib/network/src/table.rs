@@ -391,7 +391,7 @@ struct Port {
 pub(crate) struct Ports {
     hash: Hash,
     ports: HashTable<Port>,
-    /// A bit for each ephemeral port that is in `ports`.
+    /// A bit for each port that is in `ports`.
     used: Vec<u64>,
     secret: Secret,
     counters: Vec<u16>,
@@ -401,6 +401,7 @@ pub(crate) struct Ports {
 /// Linux's range, which operators of firewalls expect.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
 const EPHEMERAL_COUNT: usize = (*EPHEMERAL.end() - *EPHEMERAL.start()) as usize + 1;
+const ALL: usize = u16::MAX as usize + 1;
 /// Counters of ephemeral ports.
 const COUNTERS: usize = 512;
 /// Largest step from one port to the next of the same counter, a power of two.
@@ -422,7 +423,7 @@ impl Ports {
         Ok(Ports {
             hash,
             ports: HashTable::new(),
-            used: zeroed(0, EPHEMERAL_COUNT.div_ceil(64))?,
+            used: zeroed(0, ALL / 64)?,
             secret,
             counters: zeroed(0, COUNTERS)?,
             draws: 0,
@@ -430,25 +431,28 @@ impl Ports {
     }
 
     fn mark(&mut self, number: u16, is_used: bool) {
-        if EPHEMERAL.contains(&number) {
-            let position = usize::from(number - EPHEMERAL.start());
-            if let Some(word) = self.used.get_mut(position / 64) {
-                let bit = 1 << (position % 64);
-                *word = if is_used { *word | bit } else { *word & !bit };
-            }
+        if let Some(word) = self.used.get_mut(usize::from(number) / 64) {
+            let bit = 1 << (number % 64);
+            *word = if is_used { *word | bit } else { *word & !bit };
         }
+    }
+
+    /// Whether the port has an owner or connections, on any address.
+    pub(crate) fn is_used(&self, number: u16) -> bool {
+        self.used.get(usize::from(number) / 64).is_some_and(|word| word >> (number % 64) & 1 != 0)
     }
 
     /// Returns the first unused ephemeral port from `position` on, around the end.
     fn unused(&self, position: usize) -> Option<u16> {
-        let words = self.used.len();
+        let first = usize::from(*EPHEMERAL.start()) / 64;
+        let words = EPHEMERAL_COUNT.div_ceil(64);
         let start = position / 64;
         // The word with `position` is visited twice: its rest first, its beginning last.
         (0..=words).find_map(|step| {
             let at = (start + step) % words;
             let beyond = if at == words - 1 { !0 << (EPHEMERAL_COUNT % 64) } else { 0 };
             let before = if step == 0 { (1 << (position % 64)) - 1 } else { 0 };
-            let free = !self.used.get(at)? & !beyond & !before;
+            let free = !self.used.get(first + at)? & !beyond & !before;
             let found = at * 64 + free.trailing_zeros() as usize;
             (free != 0).then(|| EPHEMERAL.start() + found as u16)
         })
@@ -488,7 +492,7 @@ impl Ports {
     pub(crate) fn bind(&mut self, local: LocalEnd, sharing: Sharing) -> Result<LocalEnd, Error> {
         let mut local = local;
         if local.address.port() == 0 {
-            local = local.with_port(self.ephemeral(Purpose::Binding, |ports, port| ports.find(port).is_none())?);
+            local = local.with_port(self.ephemeral(Purpose::Binding, |ports, port| !ports.is_used(port))?);
         }
         let number = local.address.port();
         if let Some(port) = self.find(number) {

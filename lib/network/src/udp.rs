@@ -513,7 +513,8 @@ impl Host {
     /// Returns the socket that receives a datagram. A port has one owner for each address, so at most one exists: a
     /// socket bound to the address or to all addresses, without a peer or connected to the sender.
     pub(crate) fn find_datagrams(&self, key: Key) -> Option<u32> {
-        self.datagram_table.find_receiver(key)
+        // Most datagrams of a flood are for no port.
+        self.datagram_ports.is_used(key.local_port()).then(|| self.datagram_table.find_receiver(key)).flatten()
     }
 
     pub(crate) fn udp_input<T: TxToken>(&mut self, key: Key, frame: &[u8], answer: T, now: Instant) {
@@ -522,7 +523,8 @@ impl Host {
             self.lease_input(remote.port(), frame, now);
             return;
         }
-        let for_us = self.is_own(local.ip()) || matches!(local.ip(), IpAddr::V4(address) if self.is_broadcast(address));
+        let is_own = self.is_own(local.ip());
+        let for_us = is_own || matches!(local.ip(), IpAddr::V4(address) if self.is_broadcast(address));
         if local.is_ipv6() && self.is_forged(key) {
             return;
         }
@@ -538,9 +540,9 @@ impl Host {
                 }
             }
             // smoltcp checks the datagram and answers that the port is unreachable.
-            _ if local.is_ipv4() => poll_via(&mut self.interfaces, Via::Ethernet, &mut self.stray, frame, answer, now),
-            _ if for_us && self.answers_of_six.errors.takes_one(now) => {
-                poll_via(&mut self.interfaces, Via::Six, &mut self.stray, frame, answer, now);
+            _ if is_own && self.refusals.takes_one(now) => {
+                let via = if local.is_ipv4() { Via::Ethernet } else { Via::Six };
+                poll_via(&mut self.interfaces, via, &mut self.stray, frame, answer, now);
             }
             _ => {}
         }

@@ -4,7 +4,7 @@ mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use network::{Error, Limits, LocalConnections, Patience, Received, Sent, Sharing, TcpOptions};
+use network::{Error, Limits, LocalConnections, Patience, Reader, Received, Sent, Sharing, TcpOptions};
 use proptest::prelude::*;
 use wire::*;
 
@@ -1187,13 +1187,17 @@ fn the_earliest_of_all_times_is_the_next() {
     assert_eq!(net.server.poll(net.now), Some(net.now + SECOND));
 }
 
-/// A poll handles some of the frames that have arrived, and after a look at very many only one.
+/// A poll handles some of the frames that have arrived, and after a look at very many only one. Those without a reader
+/// are soon very many.
 #[test]
 fn one_poll_handles_some_of_many_frames() {
-    for (frames, handled) in [(7, 7), (20, 8), (40, 1)] {
+    let reader = Reader { owner: 1, level: 40 };
+    let cases = [(reader, 7, 7), (reader, 20, 8), (reader, 40, 1), (Reader::NOBODY, 7, 7), (Reader::NOBODY, 20, 1)];
+    for (reader, frames, handled) in cases {
         let mut net = Net::new(Faults::default(), 1);
         let options = network::DatagramOptions { datagrams: 64, ..Default::default() };
         let socket = net.server.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 53), &options).unwrap();
+        net.server.set_datagram_reader(socket, reader);
         net.to_server.borrow_mut().extend(std::iter::repeat_n(datagram(SERVER), frames));
         let received = |net: &mut Net| {
             (0..100).take_while(|_| net.server.udp_receive_with(socket, |_, _| ()) == Ok(Some(()))).count()
@@ -1204,6 +1208,41 @@ fn one_poll_handles_some_of_many_frames() {
         net.settle();
         assert_eq!(received(&mut net), frames - handled);
     }
+}
+
+/// Strangers' datagrams to ports without a socket neither take the places of other frames nor make this host send much,
+/// and a device gets their frames back. Captures see all of them.
+#[test]
+fn datagrams_for_no_socket_are_few() {
+    const FLOOD: usize = 100;
+    let mut net = Net::new(Faults::default(), 1);
+    let [short, mut long] = [datagram(SERVER), datagram(SERVER)];
+    long.resize(200, 0);
+    long[17] = 186;
+    long[39] = 166;
+    seal(&mut long);
+    let flood = |net: &mut Net, frame: &Vec<u8>| {
+        let before = net.to_client.borrow().len();
+        net.to_server.borrow_mut().extend(std::iter::repeat_n(frame.clone(), FLOOD));
+        while net.server.poll(net.now) == Some(net.now) {}
+        assert!(net.to_server.borrow().is_empty() && net.server.link().kept.is_empty());
+        net.to_client.borrow().len() - before
+    };
+    // The first answer finds out the hardware address.
+    net.client.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 1000), &Default::default()).unwrap();
+    flood(&mut net, &short);
+    net.pass(SECOND);
+    for frame in [&long, &short] {
+        net.pass(SECOND);
+        assert_eq!([flood(&mut net, frame), flood(&mut net, frame)], [16, 0]);
+    }
+    let captures = net.server.packet_open(3).unwrap();
+    assert_eq!(flood(&mut net, &short), 0);
+    assert_eq!(net.server.packet_take_counts(captures).map(|counts| counts.seen), Ok(FLOOD as u32));
+    // A socket's datagrams are no strangers.
+    let socket = net.server.udp_bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 53), &Default::default()).unwrap();
+    flood(&mut net, &short);
+    assert_eq!(net.server.udp_receive_with(socket, |_, _| ()), Ok(Some(())));
 }
 
 #[test]

@@ -44,6 +44,10 @@ use crate::scheduling::standing::MOST_CLAIM;
 use crate::scheduling::{self, Pace, payers, standing};
 use crate::time;
 
+/// Programs run for this multiple of the time of a look before the next one, if no frame was worth a program's turn.
+/// A flood of such frames takes a quarter of a hart at most, however fast it comes; an important frame behind others
+/// waits for some looks longer.
+const REST: u64 = 3;
 /// Time for which a program as important as the next frame runs before the rest of many frames is handled.
 const TURN_OF_EQUALS_NS: u64 = 100_000;
 /// Longest wait for the delivery of what closed connections have to send when the machine ends, and the time from one
@@ -74,6 +78,8 @@ struct NetworkCoroutine {
     cid: Cid,
     /// Set while its priority is that of a waiting frame.
     is_lowered: bool,
+    /// Until this time arrivals do not make it look; its alarm does, at this time.
+    rests_until: u64,
 }
 
 /// Translates the stack's error into the system call's.
@@ -99,7 +105,7 @@ pub(crate) fn errno_of(error: Error) -> Errno {
 
 /// Starts the stack over the first network device, or with the loopback interface alone.
 pub(crate) fn start(platform: &'static Platform) {
-    let wire = NetworkLink::find(platform, wake_coroutine);
+    let wire = NetworkLink::find(platform, announce_arrival);
     let limits = network::Limits { arrivals: ARRIVALS, ..network::Limits::default() };
     let option = |name| crate::machine::boot_option(platform.arguments, name);
     let address = match wire.is_connected() {
@@ -149,11 +155,26 @@ fn local_connections(wanted: Option<&str>) -> LocalConnections {
     }
 }
 
+/// Makes the network coroutine look at what the device announces, when its rest is over.
+#[doc(alias = "interrupt_mitigation")]
+fn announce_arrival() {
+    let rests = |coroutine: &NetworkCoroutine| Machine::now() < coroutine.rests_until;
+    // Under the lock: a rest that is cut short by other work ends with a look at this flag.
+    let coroutine = COROUTINE.lock();
+    HAS_ARRIVED.store(true, Ordering::Release);
+    if coroutine.as_ref().is_some_and(rests) {
+        return;
+    }
+    drop(coroutine);
+    wake_coroutine();
+}
+
 /// Makes the network coroutine look at the device and at its deadlines, however unimportant its remaining frames are.
 fn wake_coroutine() {
     HAS_ARRIVED.store(true, Ordering::Release);
     let mut is_raised = false;
     if let Some(coroutine) = COROUTINE.lock().as_mut() {
+        coroutine.rests_until = 0;
         is_raised = core::mem::take(&mut coroutine.is_lowered);
         if is_raised {
             executor::set_priority(coroutine.cid, MOST_CLAIM);
@@ -183,7 +204,7 @@ impl Wake for StackAlarm {
 async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let alarm_waker = Waker::from(Arc::new(StackAlarm));
-    *COROUTINE.lock() = Some(NetworkCoroutine { cid: executor::current(), is_lowered: false });
+    *COROUTINE.lock() = Some(NetworkCoroutine { cid: executor::current(), is_lowered: false, rests_until: 0 });
     let mut pace = Pace::default();
     // The alarm for the next deadline, and the time at which it rings. An alarm that rings too early costs a look;
     // setting it costs a little less.
@@ -192,19 +213,24 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
         HAS_ARRIVED.store(false, Ordering::Release);
         // The look sees everything that the device announced before it; anything later is announced once more.
         fence(Ordering::SeqCst);
-        let Polled { next, has_work, waiting, oldest, is_stopped, some_are_unseen, is_cut_short } = poll();
+        let began = Machine::now();
+        let polled = poll();
+        let Polled { next, has_work, waiting, oldest, is_stopped, some_are_unseen, .. } = polled;
         let now = Machine::now();
         let next = next.map(time::ticks_at_ns);
         if has_work || next.is_some_and(|next| next <= now) {
             // Segments to be sent and expired timers, of which there are many and each is short: handled in steps.
-            let _ = lower(MOST_CLAIM);
+            let _ = lower(MOST_CLAIM, 0);
             step(&mut pace, &turns, &waker).await;
             continue;
         }
+        let is_useless =
+            polled.has_only_looked && (is_stopped || waiting.is_none() && executor::is_ready_above(worth_of_nobodys()));
+        let rest = is_useless.then(|| now + REST * (now - began));
         let overdue = oldest.and_then(|oldest| Some(oldest.saturating_add(scheduling::bound_ticks()?)));
         // However unimportant the remaining frames are: at these times the network coroutine goes before everything
         // else.
-        if let Some(at) = [next, overdue].into_iter().flatten().min()
+        if let Some(at) = [next, overdue, rest].into_iter().flatten().min()
             && alarm.as_ref().is_none_or(|(_, rings_at)| at < *rings_at || *rings_at <= now)
         {
             if let Some((alarm, _)) = alarm.take() {
@@ -212,13 +238,17 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
             }
             alarm = Some((times.set(at, &alarm_waker), at));
         }
-        let worth = waiting.as_ref().map_or(Some(MOST_CLAIM), worth_of_waiting);
-        let priority = worth.filter(|_| !some_are_unseen).unwrap_or(MOST_CLAIM);
-        if !lower(priority) {
+        let worth = match &waiting {
+            Some(waiting) => worth_of_waiting(waiting),
+            None if is_useless => Some(worth_of_nobodys()),
+            None => Some(MOST_CLAIM),
+        };
+        let priority = worth.filter(|_| !some_are_unseen || is_useless).unwrap_or(MOST_CLAIM);
+        if !lower(priority, rest.unwrap_or(0)) {
             pace.step().await;
-        } else if is_cut_short || worth.is_none() {
+        } else if worth.is_none() || polled.is_cut_short && !is_useless {
             step(&mut pace, &turns, &waker).await;
-        } else if is_stopped {
+        } else if is_stopped || is_useless {
             executor::yield_now().await;
         } else {
             let mut is_registered = false;
@@ -244,12 +274,15 @@ async fn step(pace: &mut Pace, turns: &time::Reservation, waker: &Waker) {
     time::clear(turn);
 }
 
-/// Sets the network coroutine's priority, mostly to that of its remaining frames. Returns `false`, and changes nothing,
-/// if something has arrived since the network coroutine looked.
-fn lower(priority: Priority) -> bool {
+/// Sets the network coroutine's priority, mostly to that of its remaining frames, and the end of its rest; 0 for none.
+/// Returns `false` if something has arrived since the network coroutine looked, and there is no rest.
+fn lower(priority: Priority, rests_until: u64) -> bool {
     let mut coroutine = COROUTINE.lock();
+    if let Some(coroutine) = coroutine.as_mut() {
+        coroutine.rests_until = rests_until;
+    }
     // Under the lock: an arrival sets the flag first, and then raises the network coroutine.
-    if HAS_ARRIVED.load(Ordering::Acquire) {
+    if rests_until == 0 && HAS_ARRIVED.load(Ordering::Acquire) {
         return false;
     }
     if let Some(coroutine) = coroutine.as_mut() {
@@ -268,9 +301,14 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
         Some(process) if scheduling::has_no_claim(process) => EXHAUSTED,
         Some(process) => process.standing.worth(level),
         // The reader's process has ended: the frame has no reader any more.
-        None if reader.owner != 0 => standing::worth_of(Priority::saturating(u64::from(Reader::NOBODY.level))),
+        None if reader.owner != 0 => worth_of_nobodys(),
         None => standing::worth_of(level),
     }
+}
+
+/// Returns the effective priority of a frame without a reader.
+fn worth_of_nobodys() -> Priority {
+    standing::worth_of(Priority::saturating(u64::from(Reader::NOBODY.level)))
 }
 
 /// Returns the effective priority of the next frame, which no other frame exceeds. Returns `None` if the frame must be

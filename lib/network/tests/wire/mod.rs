@@ -2,14 +2,14 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
-use ethernet::{Link, ReceivedFrame};
+use ethernet::{BEGINNING, Link, ReceivedFrame};
 use network::{
     Address, Addressing, Configuration, ConnectionId, Limits, ListenerId, LocalConnections, Patience, Received, Sent,
     Sharing, Stack, TcpOptions,
@@ -59,7 +59,12 @@ pub struct End {
     pub sent: usize,
     /// Whether the device has no room for frames.
     pub is_full: bool,
+    /// Long frames that wait in the device.
+    pub kept: BTreeMap<u16, Vec<u8>>,
 }
+
+/// Frames that a device keeps.
+const KEPT: u16 = 8;
 
 pub struct Departing {
     queue: Queue,
@@ -114,8 +119,19 @@ impl Link for End {
     fn receive_into(&mut self, room: &mut [u8]) -> Option<ReceivedFrame> {
         let frame = self.incoming.borrow_mut().pop_front()?;
         let length = frame.len().min(room.len());
-        room[..length].copy_from_slice(&frame[..length]);
-        Some(ReceivedFrame { length, kept: None })
+        let kept = (0..KEPT).find(|place| length > BEGINNING && !self.kept.contains_key(place));
+        let beginning = if kept.is_some() { BEGINNING } else { length };
+        room[..beginning].copy_from_slice(&frame[..beginning]);
+        self.kept.extend(kept.map(|place| (place, frame)));
+        Some(ReceivedFrame { length, kept })
+    }
+
+    fn take_kept(&mut self, kept: u16, frame: &mut [u8]) {
+        frame.copy_from_slice(&self.kept.remove(&kept).expect("the frame is kept")[..frame.len()]);
+    }
+
+    fn drop_kept(&mut self, kept: u16) {
+        assert!(self.kept.remove(&kept).is_some());
     }
 }
 
@@ -168,6 +184,7 @@ impl Net {
             random: random.clone(),
             sent: 0,
             is_full: false,
+            kept: BTreeMap::new(),
         };
         let server = end(&to_server, &to_client, 15);
         let client = end(&to_client, &to_server, 2);
