@@ -269,8 +269,8 @@ acts! {
     Mount = Mount Always Administration;
     /// Takes a mount away.
     Unmount = Unmount Always Administration;
-    /// Names the core files of all processes (`/proc/sys/kernel/core_pattern`).
-    NameCores = Write Always Administration;
+    /// Changes a setting of the machine (`/proc/sys/kernel/core_pattern`, `/proc/sys/fs/mqueue`).
+    ChangeSetting = Write Always Administration;
     /// Makes a raw socket, for packets of any protocol.
     UseRawSockets = Socket Always RawNetwork;
     /// Presses a key at the terminal (`TIOCSTI`), which could be a command to a shell with more authority.

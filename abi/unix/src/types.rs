@@ -946,15 +946,19 @@ pub mod segment {
 pub mod message_queue {
     /// Bytes of the longest name, without a NUL.
     pub const LONGEST_NAME: usize = 255;
-    /// Greatest number of queues with names.
-    pub const MOST_QUEUES: usize = 256;
-    /// Greatest number of messages in a queue.
+    /// Number of queues that processes without `CAP_SYS_RESOURCE` can make (`queues_max`), at first.
+    pub const USUAL_MOST_QUEUES: usize = 256;
+    /// Greatest number of messages in a queue of such a process (`msg_max`), at first.
+    pub const USUAL_MOST_MESSAGES: usize = 10;
+    /// Greatest number of messages in any queue.
     pub const MOST_MESSAGES: usize = 32;
-    /// Bytes of the largest message.
+    /// The least number of bytes to which the largest message can be limited (`msgsize_max`).
+    pub const LEAST_LARGEST_MESSAGE: usize = 128;
+    /// Bytes of the largest message in any queue.
     pub const LARGEST_MESSAGE: usize = 8192;
-    /// Messages of a queue whose maker has not chosen.
+    /// Messages of a queue whose maker has not chosen (`msg_default`), at first.
     pub const DEFAULT_MESSAGES: usize = 10;
-    /// Bytes of its largest message.
+    /// Bytes of its largest message (`msgsize_default`), at first.
     pub const DEFAULT_SIZE: usize = 8192;
     /// The greatest priority of a message.
     pub const GREATEST_PRIORITY: u32 = 32767;

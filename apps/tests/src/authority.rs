@@ -65,7 +65,7 @@ fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> sys
     // A pattern that nobody may set.
     let (names, pattern) = (c"/proc/sys/kernel/core_pattern", b"|");
     let names = match act {
-        Act::NameCores => call(SystemCall::Open, [0, names.as_ptr() as usize, open::WRONLY as usize, 0, 0, 0])?,
+        Act::ChangeSetting => call(SystemCall::Open, [0, names.as_ptr() as usize, open::WRONLY as usize, 0, 0, 0])?,
         _ => 0,
     };
     let arguments = match act {
@@ -91,12 +91,12 @@ fn attempt(ring: &mut Raw, way: Way, act: Act, other: usize, meant: bool) -> sys
         Act::Empower => [header.as_ptr() as usize, nothing.as_ptr() as usize, 0, 0, 0, 0],
         Act::Mount => [0, NOWHERE, 0, 0, 0, 0],
         Act::Unmount => [NOWHERE, 0, 0, 0, 0, 0],
-        Act::NameCores => [names, pattern.as_ptr() as usize, 1, 0, 0, 0],
+        Act::ChangeSetting => [names, pattern.as_ptr() as usize, 1, 0, 0, 0],
         Act::UseRawSockets => [AF_INET as usize, SOCK_RAW as usize, 1, 0, 0, 0],
         Act::PressKey => [0, terminal::INSERT as usize, NOWHERE, 0, 0, 0],
     };
     let made = make(ring, way, act.call(), arguments);
-    if act == Act::NameCores {
+    if act == Act::ChangeSetting {
         call(SystemCall::Close, [names, 0, 0, 0, 0, 0])?;
     }
     made

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use ::signals::Signal;
+use abi_unix::authority::Capability;
 use abi_unix::types::message_queue::{self as number, Attributes};
 use abi_unix::types::open as flag;
 use abi_unix::types::timer::{self, Notification};
@@ -14,7 +15,7 @@ use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoding, kept};
 use crate::calls::files::permissions_of_new;
 use crate::files::file::{self, OpenFile};
-use crate::files::message_queue::{self, Act, Notice, Opening, QueueFile, QueueTransfer};
+use crate::files::message_queue::{self, Act, Bounds, Notice, Opening, QueueFile, QueueTransfer};
 use crate::process::user::{UserBuffer, read_time};
 use crate::time;
 use crate::time::limit::TimeLimit;
@@ -53,7 +54,9 @@ pub(super) fn open(call: Call<'_>) -> Decoding {
     let attributes = if flags & flag::CREAT != 0 { read_attributes(&call, 3)? } else { None };
     let permissions = permissions_of_new(process, call.unsigned(2) & 0o777);
     let charge = file::charge(&process.account)?;
-    let opening = Opening { name: &name, flags, permissions, attributes };
+    let is_free = process.authority.held().effective.has(Capability::Resource);
+    let bounds = if is_free { Bounds::Kernel } else { Bounds::Settings };
+    let opening = Opening { name: &name, flags, permissions, attributes, bounds };
     let (queue, is_new) = message_queue::find_or_make(&**process, access, &opening)?;
     let file = Arc::new(OpenFile::new(queue, access, flags & flag::NONBLOCK != 0, charge));
     // As on Linux it is closed by `execve`, whatever the flags.
@@ -155,7 +158,7 @@ pub(super) fn attributes(call: Call<'_>) -> Decoding {
 mod tests {
     use ::signals::code;
     use abi_unix::SystemCall;
-    use abi_unix::authority::{Capability, CapabilitySet, Held};
+    use abi_unix::authority::{CapabilitySet, Held};
     use abi_unix::types::TimeSpec;
 
     use super::*;
@@ -244,7 +247,7 @@ mod tests {
                 assert_eq!(make(program, name, NEW, (4, 16)), Err(error));
                 assert_eq!(remove(program, name), Err(error));
             }
-            for (most, size) in [(0, 1), (1, 0), (33, 1), (1, 8193), (-1, 1), (1, i64::MIN)] {
+            for (most, size) in [(0, 1), (1, 0), (11, 1), (1, 8193), (-1, 1), (1, i64::MIN)] {
                 assert_eq!(make(program, b"x\0", NEW, (most, size)), Err(Errno::EINVAL), "{most} {size}");
             }
             assert_eq!(make(program, b"x\0", NEW | 3, (1, 1)), Err(Errno::EINVAL));
@@ -391,9 +394,142 @@ mod tests {
                 };
                 names.push(name);
             };
-            assert_eq!((refused, names.len()), (Errno::ENOSPC, number::MOST_QUEUES));
+            assert_eq!((refused, names.len()), (Errno::ENOSPC, number::USUAL_MOST_QUEUES));
+            let held = Held::of(CapabilitySet::only(Capability::Resource));
+            authority::give(&table::find(1).unwrap(), &program.process(), held).unwrap();
+            let more = make(program, b"more\0", NEW, (1, 1)).unwrap();
+            program.close(more).unwrap();
+            names.push(b"more\0".to_vec());
             for name in names {
                 assert_eq!(remove(program, &name), Ok(0));
+            }
+        });
+    }
+
+    /// Limits are settings, which processes with `CAP_SYS_RESOURCE` exceed up to those of the kernel.
+    #[test]
+    fn limits_are_settings() {
+        const SETTINGS: [(&str, u64); 5] = [
+            ("queues_max", 256),
+            ("msg_max", 10),
+            ("msgsize_max", 8192),
+            ("msg_default", 10),
+            ("msgsize_default", 8192),
+        ];
+        fn open(program: &mut Program, name: &str, how: u32) -> usize {
+            let path = program.store(std::format!("/proc/sys/fs/mqueue/{name}\0").as_bytes());
+            program.call(SystemCall::Open, [types::AT_FDCWD as usize, path, how as usize, 0]).unwrap()
+        }
+        fn set(program: &mut Program, name: &str, text: &str) -> Result<(), Errno> {
+            let setting = open(program, name, flag::WRONLY);
+            let written = program.write_to(setting, text.as_bytes());
+            program.close(setting).unwrap();
+            written.map(|count| assert_eq!(count, text.len()))
+        }
+        fn usual(program: &mut Program, name: &[u8]) -> [u64; 2] {
+            let (text, place) = (program.store(name), program.place(Attributes::SIZE));
+            let queue = program.call(SystemCall::QueueOpen, [text, NEW, 0o600, 0]).unwrap();
+            program.call(SystemCall::QueueAttributes, [queue, 0, place]).unwrap();
+            program.close(queue).unwrap();
+            remove(program, name).unwrap();
+            [8, 16].map(|at| program.read_u64(place + at))
+        }
+        run(|program| {
+            for (name, value) in SETTINGS {
+                let setting = open(program, name, flag::RDONLY);
+                assert_eq!(program.read_from(setting, 20), Ok(std::format!("{value}\n").into_bytes()), "{name}");
+                program.close(setting).unwrap();
+                assert_eq!(set(program, name, "128"), Err(Errno::EPERM));
+            }
+            let held = Held::of(CapabilitySet::only(Capability::Administration));
+            authority::give(&table::find(1).unwrap(), &program.process(), held).unwrap();
+            for (name, texts) in [
+                ("queues_max", &["-1", "2147483648", "x", "", " "][..]),
+                ("msg_max", &["0", "33", "1 2", "+1", "0x10", "99999999999999999999"]),
+                ("msgsize_max", &["127", "8193"]),
+                ("msg_default", &["0", "33"]),
+                ("msgsize_default", &["127", "8193", "\u{661}"]),
+            ] {
+                for text in texts {
+                    let expected = if text.is_empty() { Ok(()) } else { Err(Errno::EINVAL) };
+                    assert_eq!(set(program, name, text), expected, "{name} {text}");
+                }
+            }
+            assert_eq!(usual(program, b"usual\0"), [10, 8192]);
+            for (name, text) in [("msg_default", "30\n"), ("msgsize_default", " 200 "), ("msg_max", "20")] {
+                set(program, name, text).unwrap();
+            }
+            assert_eq!(usual(program, b"usual\0"), [20, 200], "no more than the greatest");
+            set(program, "msgsize_max", "128").unwrap();
+            assert_eq!(usual(program, b"usual\0"), [20, 128]);
+            for (most, size) in [(21, 1), (1, 129)] {
+                assert_eq!(make(program, b"x\0", NEW, (most, size)), Err(Errno::EINVAL));
+            }
+            set(program, "queues_max", "0").unwrap();
+            assert_eq!(make(program, b"x\0", NEW, (1, 1)), Err(Errno::ENOSPC));
+            let held = held.permitted.or(CapabilitySet::only(Capability::Resource));
+            authority::give(&table::find(1).unwrap(), &program.process(), Held::of(held)).unwrap();
+            for (most, size) in [(33, 1), (1, 8193)] {
+                assert_eq!(make(program, b"x\0", NEW, (most, size)), Err(Errno::EINVAL));
+            }
+            let queue = make(program, b"x\0", NEW, (32, 8192)).unwrap();
+            program.close(queue).unwrap();
+            assert_eq!(remove(program, b"x\0"), Ok(0));
+            for (name, value) in SETTINGS {
+                set(program, name, &std::format!("{value}")).unwrap();
+            }
+        });
+    }
+
+    /// The calls find queues by their names whatever is mounted, and descriptors tell these names.
+    #[test]
+    fn names_are_found_below_mounts() {
+        fn link(program: &mut Program, file: usize) -> Vec<u8> {
+            let path = program.store(std::format!("/proc/self/fd/{file}\0").as_bytes());
+            let place = program.place(64);
+            let length = program.call(SystemCall::ReadLink, [types::AT_FDCWD as usize, path, place, 64]).unwrap();
+            program.read(place, length)
+        }
+        run(|program| {
+            let here = types::AT_FDCWD as usize;
+            let held = Held::of(CapabilitySet::only(Capability::Administration));
+            authority::give(&table::find(1).unwrap(), &program.process(), held).unwrap();
+            let (kind, at) = (program.store(b"mqueue\0"), program.store(b"/tmp/below\0"));
+            program.call(SystemCall::MakeDirectory, [here, at, 0o755]).unwrap();
+            program.call(SystemCall::Mount, [kind, at, kind, 0, 0]).unwrap();
+            let queue = make(program, b"below\0", NEW | NONBLOCK, (4, 16)).unwrap();
+            assert_eq!(link(program, queue), b"/below");
+            // A file that covers the queue's is what paths lead to, and the queue is what its name leads to.
+            let (plain, path) = (program.store(b"/tmp/plain\0"), program.store(b"/tmp/below/below\0"));
+            let create = (flag::CREAT | flag::RDWR) as usize;
+            let covering = program.call(SystemCall::Open, [here, plain, create, 0o600]).unwrap();
+            let bind = types::mounting::flag::BIND as usize;
+            program.call(SystemCall::Mount, [plain, path, 0, bind, 0]).unwrap();
+            let opened = program.call(SystemCall::Open, [here, path, flag::RDWR as usize, 0]).unwrap();
+            assert_eq!(send(program, opened, b"no queue", 0), Err(Errno::EBADF));
+            for flags in [flag::RDWR, flag::RDWR | flag::CREAT] {
+                let same = make(program, b"below\0", flags as usize | NONBLOCK, (4, 16)).unwrap();
+                assert_eq!(send(program, same, b"text", 1), Ok(0));
+                assert_eq!(receive(program, queue, 16), Ok((b"text".to_vec(), 1)));
+                assert_eq!(link(program, same), b"/below");
+                program.close(same).unwrap();
+            }
+            assert_eq!(make(program, b"below\0", NEW, (4, 16)), Err(Errno::EEXIST));
+            assert_eq!(remove(program, b"below\0"), Err(Errno::EBUSY));
+            for file in [opened, covering] {
+                program.close(file).unwrap();
+            }
+            assert_eq!(program.call(SystemCall::Unmount, [path, 0]), Ok(0));
+            let by_path = program.call(SystemCall::Open, [here, path, flag::RDWR as usize, 0]).unwrap();
+            assert_eq!(link(program, by_path), b"/tmp/below/below");
+            assert_eq!(remove(program, b"below\0"), Ok(0));
+            assert_eq!(link(program, queue), b"(deleted)");
+            for file in [by_path, queue] {
+                program.close(file).unwrap();
+            }
+            assert_eq!(program.call(SystemCall::Unmount, [at, 0]), Ok(0));
+            for (name, flags) in [(at, 0x200), (plain, 0)] {
+                assert_eq!(program.call(SystemCall::Unlink, [here, name, flags]), Ok(0));
             }
         });
     }

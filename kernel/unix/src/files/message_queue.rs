@@ -2,7 +2,8 @@
 //!
 //! A queue lasts as long as its name, or an open file of it. Its maker pays for the most that it can ever hold, when it
 //! makes it (`Resource::Files`), so that no message fails for a lack of room that the queue has promised. Limits are
-//! low enough that every call is short: a queue has at most [`MOST_MESSAGES`](number::MOST_MESSAGES) messages.
+//! low enough that every call is short: a queue has at most [`MOST_MESSAGES`](number::MOST_MESSAGES) messages. Below
+//! these are the limits of processes without `CAP_SYS_RESOURCE`, which are settings ([`LimitOfQueues`]).
 //!
 //! Queues have names in a file system of their own, which is mounted at `/dev/mqueue`: rights are those of its files,
 //! and are changed there, and a file that is read tells the state of its queue. A file that is made there is a queue
@@ -14,6 +15,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 
@@ -22,7 +24,7 @@ use abi_unix::types::message_queue::{self as number, Attributes};
 use abi_unix::types::timer::Notification;
 use abi_unix::types::{Status, epoll as event, open};
 use filesystem::rights::{self, READ, WRITE};
-use filesystem::{Access, Error, LastLink, Object, Owner};
+use filesystem::{Access, Departure, Error, LastLink, Object, Owner, WayOn};
 use spin::Mutex;
 use waiters::Waiters;
 
@@ -87,6 +89,75 @@ pub(crate) struct QueueFile {
 /// Length that a file of a queue is said to have, as on Linux.
 const LENGTH: u64 = 80;
 
+/// A limit of queues, which is a setting of the machine (`/proc/sys/fs/mqueue`). (Relaxed: it orders nothing.)
+pub(crate) struct LimitOfQueues {
+    value: AtomicUsize,
+    range: RangeInclusive<usize>,
+}
+
+/// Number of queues with which processes make no more.
+pub(crate) static MOST_QUEUES: LimitOfQueues = LimitOfQueues::new(number::USUAL_MOST_QUEUES, 0..=i32::MAX as usize);
+
+/// Messages and bytes of the largest message that processes can have promised by a queue.
+pub(crate) static MOST_MESSAGES: LimitOfQueues = of_messages(number::USUAL_MOST_MESSAGES);
+pub(crate) static LARGEST_MESSAGE: LimitOfQueues = of_bytes(number::LARGEST_MESSAGE);
+
+/// Those of a queue whose maker has not chosen.
+pub(crate) static USUAL_MESSAGES: LimitOfQueues = of_messages(number::DEFAULT_MESSAGES);
+pub(crate) static USUAL_SIZE: LimitOfQueues = of_bytes(number::DEFAULT_SIZE);
+
+const fn of_messages(value: usize) -> LimitOfQueues {
+    LimitOfQueues::new(value, 1..=number::MOST_MESSAGES)
+}
+
+const fn of_bytes(value: usize) -> LimitOfQueues {
+    LimitOfQueues::new(value, number::LEAST_LARGEST_MESSAGE..=number::LARGEST_MESSAGE)
+}
+
+impl LimitOfQueues {
+    const fn new(value: usize, range: RangeInclusive<usize>) -> LimitOfQueues {
+        LimitOfQueues { value: AtomicUsize::new(value), range }
+    }
+
+    /// Returns its value.
+    pub(crate) fn value(&self) -> usize {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Sets it to a number in decimal digits. `EINVAL` for other text, and for a number that the kernel cannot keep.
+    pub(crate) fn set(&self, text: &[u8]) -> Result<(), Errno> {
+        // A write of nothing does nothing.
+        if text.is_empty() {
+            return Ok(());
+        }
+        let digits = text.trim_ascii();
+        let is_number = digits.iter().all(u8::is_ascii_digit);
+        let value = core::str::from_utf8(digits).ok().filter(|_| is_number).and_then(|digits| digits.parse().ok());
+        let value = value.filter(|value| self.range.contains(value)).ok_or(Errno::EINVAL)?;
+        self.value.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// The bounds that hold for the maker of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bounds {
+    /// The settings of the machine.
+    Settings,
+    /// Those that no queue exceeds, for `CAP_SYS_RESOURCE`.
+    Kernel,
+}
+
+impl Bounds {
+    /// Returns the greatest number of queues with which there may be another, of messages, and of bytes of one.
+    fn numbers(self) -> [usize; 3] {
+        match self {
+            Bounds::Settings => [MOST_QUEUES.value(), MOST_MESSAGES.value(), LARGEST_MESSAGE.value()],
+            Bounds::Kernel => [usize::MAX, number::MOST_MESSAGES, number::LARGEST_MESSAGE],
+        }
+    }
+}
+
 /// Number of queues. (Relaxed: it orders nothing.)
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -95,8 +166,8 @@ struct PlaceAmongAll;
 
 impl PlaceAmongAll {
     /// Counts one more. `ENOSPC` if there are too many.
-    fn take() -> Result<PlaceAmongAll, Errno> {
-        let one_more = |count: usize| (count < number::MOST_QUEUES).then_some(count + 1);
+    fn take(most: usize) -> Result<PlaceAmongAll, Errno> {
+        let one_more = |count: usize| (count < most).then_some(count + 1);
         let taken = COUNT.try_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         taken.map(|_| PlaceAmongAll).map_err(|_| Errno::ENOSPC)
     }
@@ -117,6 +188,8 @@ pub(crate) struct Opening<'a> {
     /// The permissions of a new queue, and its attributes, if it has chosen some.
     pub permissions: u16,
     pub attributes: Option<Attributes>,
+    /// The bounds of a new queue.
+    pub bounds: Bounds,
 }
 
 /// Returns the rights that an access needs.
@@ -136,10 +209,19 @@ pub(crate) fn find_or_make(
 ) -> Result<(QueueFile, bool), Errno> {
     let whom = caller.whom();
     let subject = identity::subject(&whom);
-    let Opening { name, flags, permissions, .. } = *opening;
+    let Opening { name, flags, permissions, attributes, bounds } = *opening;
     let (mount, root) = root_of_names()?;
     loop {
-        match mount.tree().look_up(root.seen_by(subject), name, LastLink::Keep) {
+        let mut way = None;
+        let found = match mount.tree().look_up_noting(root.seen_by(subject), name, LastLink::Keep, &mut way) {
+            // A mount that covers the file is met by paths alone: the name is still the queue's.
+            Err(Error::Crossing) => match way {
+                Some(WayOn { departure: Departure::Down(node), .. }) => Ok(node),
+                _ => Err(Error::Crossing),
+            },
+            found => found,
+        };
+        match found {
             Ok(_) if flags & open::CREAT != 0 && flags & open::EXCL != 0 => return Err(Errno::EEXIST),
             Ok(node) => {
                 rights::permit(subject, node.ownership(), wanted(access)).map_err(errno_of)?;
@@ -150,7 +232,7 @@ pub(crate) fn find_or_make(
             Err(error) => return Err(errno_of(error)),
         }
         let account = caller.account();
-        let object = (Arc::new(Queue::new(account, opening.attributes)?) as Object, LENGTH);
+        let object = (Arc::new(Queue::new(account, attributes, bounds)?) as Object, LENGTH);
         let owner: Arc<dyn Owner> = account.clone();
         match mount.tree().make_object(root.seen_by(subject), name, object, permissions, made_by(&owner)) {
             Ok(node) => return QueueFile::of_node(&node, mount, access).map(|file| (file, true)).ok_or(Errno::EACCES),
@@ -165,7 +247,7 @@ pub(crate) fn find_or_make(
 pub(crate) fn make_usual(owner: Option<&Arc<dyn Owner>>) -> Result<(Object, u64), Error> {
     let account: Arc<dyn Any + Send + Sync> = owner.ok_or(Error::NotPermitted)?.clone();
     let account = account.downcast::<Account>().map_err(|_| Error::NotPermitted)?;
-    let queue = Queue::new(&account, None).map_err(|error| match error {
+    let queue = Queue::new(&account, None, Bounds::Settings).map_err(|error| match error {
         Errno::ENOSPC => Error::NoSpace,
         _ => Error::OutOfMemory,
     })?;
@@ -186,21 +268,27 @@ pub(crate) fn unlink(caller: &dyn Caller, name: &[u8]) -> Result<(), Errno> {
 }
 
 impl Queue {
-    fn new(account: &Arc<Account>, attributes: Option<Attributes>) -> Result<Queue, Errno> {
+    fn new(account: &Arc<Account>, attributes: Option<Attributes>, bounds: Bounds) -> Result<Queue, Errno> {
+        let [queues, messages, bytes] = bounds.numbers();
         let (most, size) = match attributes {
-            None => (number::DEFAULT_MESSAGES, number::DEFAULT_SIZE),
+            // The usual numbers hold within the settings, whoever makes it, as on Linux.
+            None => {
+                let [_, messages, bytes] = Bounds::Settings.numbers();
+                (USUAL_MESSAGES.value().min(messages), USUAL_SIZE.value().min(bytes))
+            }
             Some(Attributes { most, size, .. }) => {
                 let within = |value: i64, limit: usize| usize::try_from(value).ok().filter(|n| (1..=limit).contains(n));
-                let most = within(most, number::MOST_MESSAGES).ok_or(Errno::EINVAL)?;
-                (most, within(size, number::LARGEST_MESSAGE).ok_or(Errno::EINVAL)?)
+                let most = within(most, messages).ok_or(Errno::EINVAL)?;
+                (most, within(size, bytes).ok_or(Errno::EINVAL)?)
             }
         };
+        let place = PlaceAmongAll::take(queues)?;
         let charge = account.charge(Resource::Files, BYTES + most * (size + size_of::<Message>() + 32))?;
         let mut messages = VecDeque::new();
         messages.try_reserve_exact(most).map_err(|_| Errno::ENOMEM)?;
         let state =
             QueueState { messages, receivers: Waiters::new(), senders: Waiters::new(), waiting: 0, notice: None };
-        Ok(Queue { most, size, state: Mutex::new(state), _place: PlaceAmongAll::take()?, _charge: charge })
+        Ok(Queue { most, size, state: Mutex::new(state), _place: place, _charge: charge })
     }
 }
 

@@ -589,6 +589,11 @@ impl Mount {
         TABLE.read().iter().find(covers).cloned()
     }
 
+    /// Whether paths begin in it: those of all files, or those by which the calls on queues of messages find them.
+    fn begins_paths(self: &Arc<Mount>) -> bool {
+        Arc::ptr_eq(self, root_mount()) || QUEUES.get().is_some_and(|queues| Arc::ptr_eq(self, queues))
+    }
+
     /// Whether it is in the table, or the one in which all paths begin.
     fn is_attached(self: &Arc<Mount>, table: &[Arc<Mount>]) -> bool {
         Arc::ptr_eq(self, root_mount()) || table.iter().any(|mount| Arc::ptr_eq(mount, self))
@@ -745,7 +750,7 @@ impl PathOfPlace {
                 self.path.splice(0..0, own.iter().copied());
             }
         }
-        if !Arc::ptr_eq(&self.place.mount, root_mount()) {
+        if !self.place.mount.begins_paths() {
             let mount = self.place.mount.clone();
             let above = mount.covers.lock().clone();
             self.place = above.ok_or(Errno::ENOENT)?;

@@ -26,6 +26,7 @@ use crate::files::file::OpenFile;
 use crate::files::generated::{self, Entry, Opener, Source, TOP, Target};
 use crate::files::job_control;
 use crate::files::local_socket::names;
+use crate::files::message_queue::{self, LimitOfQueues};
 use crate::files::mounts::{self, Place};
 use crate::files::{pipe, segments, tree};
 use crate::network::{addressing, listing};
@@ -59,6 +60,8 @@ enum Contents {
     TextOf(fn(&Arc<Process>, u64) -> Made),
     /// A setting of the machine: its value, and how to set it.
     Setting(fn() -> String, fn(&[u8]) -> Result<(), Errno>),
+    /// A limit of queues of messages, which is a setting of the machine.
+    LimitOfQueues(&'static LimitOfQueues),
     /// A setting of a process, and what it takes to set it beside the right to inspect the process.
     SettingOf(fn(&Process) -> String, fn(&Process, &[u8]) -> Result<(), Errno>, Option<Act>),
     /// That of a worker or thread.
@@ -93,6 +96,7 @@ const THREAD: u32 = 9;
 const NETWORK: u32 = 10;
 const FILES: u32 = 11;
 const SEGMENTS: u32 = 12;
+const QUEUES: u32 = 13;
 
 /// All files. Directories come first, at the indexes above; a name that is empty is a number.
 static LINES: &[Line] = &[
@@ -109,6 +113,7 @@ static LINES: &[Line] = &[
     line("net", 0, Contents::Directory),
     line("fs", SYSTEM, Contents::Directory),
     line("sysvipc", 0, Contents::Directory),
+    line("mqueue", FILES, Contents::Directory),
     line("self", 0, Contents::Link(|caller| caller.to_string())),
     line("mounts", 0, Contents::Link(|_| "self/mounts".into())),
     line("filesystems", 0, Contents::Text(file_systems)),
@@ -126,6 +131,11 @@ static LINES: &[Line] = &[
     line("ostype", KERNEL, Contents::Text(|_| field(0))),
     line("pid_max", KERNEL, Contents::Text(|_| whole(format!("{MAXIMUM_PROCESSES}\n")))),
     line("pipe-max-size", FILES, Contents::Text(|_| whole(format!("{}\n", pipe::LARGEST)))),
+    line("queues_max", QUEUES, Contents::LimitOfQueues(&message_queue::MOST_QUEUES)),
+    line("msg_max", QUEUES, Contents::LimitOfQueues(&message_queue::MOST_MESSAGES)),
+    line("msgsize_max", QUEUES, Contents::LimitOfQueues(&message_queue::LARGEST_MESSAGE)),
+    line("msg_default", QUEUES, Contents::LimitOfQueues(&message_queue::USUAL_MESSAGES)),
+    line("msgsize_default", QUEUES, Contents::LimitOfQueues(&message_queue::USUAL_SIZE)),
     line("pnp", NETWORK, Contents::Text(|_| whole(addressing::plug_and_play()))),
     line("unix", NETWORK, Contents::Text(local_sockets)),
     line("tcp", NETWORK, Contents::Text(|cursor| Ok(listing::TCP.line(cursor)))),
@@ -216,7 +226,7 @@ impl Source for Processes {
             Contents::Directory | Contents::Descriptors | Contents::Threads => FileKind::Directory,
             Contents::Descriptor | Contents::Link(_) | Contents::PlaceOf(_) => FileKind::SymbolicLink,
             Contents::Text(_) | Contents::TextOf(_) | Contents::TextOfThread(_) => FileKind::Regular,
-            Contents::Setting(..) | Contents::SettingOf(..) => FileKind::Regular,
+            Contents::Setting(..) | Contents::SettingOf(..) | Contents::LimitOfQueues(_) => FileKind::Regular,
         }
     }
 
@@ -315,7 +325,7 @@ impl Source for Processes {
                 Err(_) => 0,
             },
             Contents::Link(_) | Contents::PlaceOf(_) => 0o777,
-            Contents::Setting(..) | Contents::SettingOf(..) => 0o644,
+            Contents::Setting(..) | Contents::SettingOf(..) | Contents::LimitOfQueues(_) => 0o644,
             Contents::TextOf(_) if line.name == "environ" => 0o400,
             Contents::Text(_) | Contents::TextOf(_) | Contents::TextOfThread(_) => 0o444,
         }
@@ -356,14 +366,19 @@ impl Source for Processes {
     }
 
     fn is_setting(&self, entry: Entry) -> bool {
-        matches!(line_of(entry).contents, Contents::Setting(..) | Contents::SettingOf(..))
+        let contents = line_of(entry).contents;
+        matches!(contents, Contents::Setting(..) | Contents::SettingOf(..) | Contents::LimitOfQueues(_))
     }
 
     fn set(&self, entry: Entry, caller: u32, opener: &Opener, bytes: &[u8]) -> Result<(), Errno> {
         match line_of(entry).contents {
             Contents::Setting(_, set) => {
-                permit_setting(Act::NameCores, caller, opener)?;
+                permit_setting(Act::ChangeSetting, caller, opener)?;
                 set(bytes)
+            }
+            Contents::LimitOfQueues(limit) => {
+                permit_setting(Act::ChangeSetting, caller, opener)?;
+                limit.set(bytes)
             }
             Contents::SettingOf(_, set, act) => {
                 act.map_or(Ok(()), |act| permit_setting(act, caller, opener))?;
@@ -378,6 +393,7 @@ impl Source for Processes {
             Contents::Text(make) => make(cursor),
             Contents::TextOf(make) => make(&process_of(entry)?, cursor),
             Contents::Setting(value, _) => whole(value()),
+            Contents::LimitOfQueues(limit) => whole(format!("{}\n", limit.value())),
             Contents::SettingOf(value, ..) => whole(value(&*process_of(entry)?)),
             Contents::TextOfThread(make) => make(&*thread::living(&*process_of(entry)?, entry.number as usize)?),
             _ => Err(Errno::EINVAL),
@@ -1360,7 +1376,7 @@ mod tests {
             let stranger = stranger.unwrap();
             program.sleep_ns(10_000_000);
             let first = table::find(FIRST).unwrap();
-            let capability = Held::of(CapabilitySet::only(Act::NameCores.capability()));
+            let capability = Held::of(CapabilitySet::only(Act::ChangeSetting.capability()));
             authority::give(&first, &program.process(), capability).unwrap();
             let setting = take(program, stranger, TAKEN);
             assert_eq!(program.write_to(setting, b"core"), Err(Errno::EPERM));
