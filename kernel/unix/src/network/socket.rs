@@ -582,6 +582,10 @@ impl Socket {
             caller.copy_in(buffer.address(), part)?;
             rest = behind;
         }
+        // The stack copies it once more, and within the host for the receiver, too.
+        if length > MOST_BYTES && steps::stops_for_interrupts(waker) {
+            return Poll::Pending;
+        }
         if self.is_of_echoes() {
             self.require_request(&datagram)?;
         }
