@@ -143,6 +143,11 @@ impl Descriptors {
         Ok(file)
     }
 
+    /// Returns the number of descriptors for which there are entries: none behind them is open.
+    pub(crate) fn end(&self) -> usize {
+        self.pieces.len() * PIECE
+    }
+
     /// Returns the lowest open descriptor that is at least `least`.
     pub(crate) fn next_open(&self, least: usize) -> Option<usize> {
         let mut at = least;

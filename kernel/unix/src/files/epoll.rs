@@ -621,8 +621,77 @@ pub(crate) fn limit_of_ms(timeout_ms: i32) -> TimeLimit {
 /// Events, and the file; `None` for a descriptor that is negative (no events) or closed.
 pub(super) type PollEntry = (u32, Option<Arc<OpenFile>>);
 
-/// The entries of a list, in pieces of [`steps::ENTRIES`], so that no large block has to be made or moved.
-pub(super) type PollEntries = SmallVec<[Vec<PollEntry>; 1]>;
+/// The entries of a list, in pieces of [`steps::ENTRIES`], so that no large block has to be made or moved. The only
+/// piece of a short list needs no memory beside its own.
+#[derive(Default)]
+pub(super) struct PollEntries {
+    first: Option<Vec<PollEntry>>,
+    others: Segments<Vec<PollEntry>>,
+    /// Charge for those behind the first [`UNCHARGED`] entries.
+    charge: Option<Charge>,
+}
+
+impl PollEntries {
+    /// Returns the number of pieces.
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.others.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Adds a piece. `ENOMEM`.
+    pub(super) fn push(&mut self, caller: &dyn Caller, piece: Vec<PollEntry>) -> Result<(), Errno> {
+        if self.first.is_none() {
+            self.first = Some(piece);
+            return Ok(());
+        }
+        if self.len() >= UNCHARGED / steps::ENTRIES {
+            self.charge_for(caller, &piece)?;
+        }
+        self.others.reserve(1).map_err(|_| Errno::ENOMEM)?;
+        self.others.push(piece);
+        Ok(())
+    }
+
+    #[cold]
+    fn charge_for(&mut self, caller: &dyn Caller, piece: &Vec<PollEntry>) -> Result<(), Errno> {
+        let account = caller.account();
+        account.admit()?;
+        let more = size_of_val(piece) + piece.capacity() * size_of::<PollEntry>();
+        let charge = self.charge.get_or_insert_with(|| account.nothing(Resource::Memory));
+        charge.resize(charge.amount() + more)
+    }
+
+    fn get_mut(&mut self, piece: usize) -> Option<&mut Vec<PollEntry>> {
+        match piece.checked_sub(1) {
+            None => self.first.as_mut(),
+            Some(other) => self.others.get_mut(other),
+        }
+    }
+
+    fn last(&self) -> Option<&Vec<PollEntry>> {
+        self.others.last().or(self.first.as_ref())
+    }
+
+    fn pop(&mut self) -> Option<Vec<PollEntry>> {
+        self.others.pop().or_else(|| self.first.take())
+    }
+}
+
+#[cfg(test)]
+impl FromIterator<Vec<PollEntry>> for PollEntries {
+    fn from_iter<I: IntoIterator<Item = Vec<PollEntry>>>(pieces: I) -> PollEntries {
+        let mut pieces = pieces.into_iter();
+        let mut entries = PollEntries { first: pieces.next(), ..PollEntries::default() };
+        for piece in pieces {
+            entries.others.reserve(1).unwrap();
+            entries.others.push(piece);
+        }
+        entries
+    }
+}
 
 /// Waker that is registered for a list of more than one step: it tells the events that come during a look from the
 /// wake-ups of the steps themselves.
@@ -701,8 +770,8 @@ pub(crate) struct PollFiles {
     result: Option<Result<usize, Errno>>,
 }
 
-/// Entries of the longest list of `poll`, and descriptors that `select` looks at: nobody is charged for them.
-pub(crate) const LONGEST_LIST: usize = 16384;
+/// Entries of a list for which nobody is charged: as many as a process has descriptors unless it wants more.
+const UNCHARGED: usize = 16384;
 
 /// Entries of the longest list that fits into the memory kept for each worker's wait.
 pub(crate) const SHORT_LIST: usize = 16;
@@ -711,7 +780,8 @@ pub(crate) const SHORT_LIST: usize = 16;
 const POLL_ENTRY: usize = 8;
 
 impl PollFiles {
-    /// Begins to read the list of a process. A long list is read in steps.
+    /// Begins to read the list of a process. A long list is read in steps. `EINVAL` for more entries than the process
+    /// may have descriptors, as on Linux.
     pub(crate) fn read(
         caller: &dyn Caller,
         descriptors: &Mutex<Descriptors>,
@@ -719,7 +789,7 @@ impl PollFiles {
         count: usize,
         limit: TimeLimit,
     ) -> Result<PollFiles, Errno> {
-        if count > LONGEST_LIST {
+        if count > caller.account().descriptors() {
             return Err(Errno::EINVAL);
         }
         UserBuffer::new(address, count * POLL_ENTRY)?;
@@ -747,7 +817,7 @@ impl PollFiles {
         count: usize,
         limit: TimeLimit,
     ) -> Result<PollFiles, Errno> {
-        let entries = PollEntries::new();
+        let entries = PollEntries::default();
         let (at, ready, are_registered, owner) = (0, 0, true, caller.number());
         let mut list =
             PollFiles { form, count, entries, limit, at, ready, are_registered, bell: None, owner, result: None };
@@ -762,10 +832,9 @@ impl PollFiles {
         let begin = self.entries.len() * steps::ENTRIES;
         let end = self.count.min(begin + steps::ENTRIES);
         let mut piece = Vec::new();
-        piece.try_reserve_exact(end - begin).map_err(|_| Errno::ENOMEM)?;
-        self.entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
         match self.form {
             ListForm::Entries(address) => {
+                piece.try_reserve_exact(end - begin).map_err(|_| Errno::ENOMEM)?;
                 for index in begin..end {
                     let mut bytes = [0; POLL_ENTRY];
                     caller.copy_in(address + index * POLL_ENTRY, &mut bytes)?;
@@ -782,7 +851,11 @@ impl PollFiles {
             }
             ListForm::Sets(sets) => {
                 let bits = read_bits(caller, sets, begin, end)?;
-                for descriptor in begin..end {
+                // A piece of none is empty: sets of many descriptors have few.
+                let has_some = bits != [0; 3];
+                let wanted = if has_some { begin..end } else { begin..begin };
+                piece.try_reserve_exact(wanted.len()).map_err(|_| Errno::ENOMEM)?;
+                for descriptor in wanted {
                     let mut wanted = 0;
                     for (bits, (events, _)) in bits.iter().zip(SET_EVENTS) {
                         wanted |= if bits >> (descriptor - begin) & 1 != 0 { events } else { 0 };
@@ -803,8 +876,7 @@ impl PollFiles {
                 }
             }
         }
-        self.entries.push(piece);
-        Ok(())
+        self.entries.push(caller, piece)
     }
 
     fn pieces(&self) -> usize {
@@ -965,7 +1037,8 @@ fn read_bits(caller: &dyn Caller, sets: [usize; 3], begin: usize, end: usize) ->
 
 /// Writes the bits of the last piece of entries, which are to be forgotten then.
 fn write_bits(caller: &dyn Caller, sets: [usize; 3], entries: &PollEntries, count: usize) -> Result<(), Errno> {
-    let Some(piece) = entries.last() else { return Ok(()) };
+    // The bits of an empty piece are none, as they were.
+    let Some(piece) = entries.last().filter(|piece| !piece.is_empty()) else { return Ok(()) };
     let begin = (entries.len() - 1) * steps::ENTRIES;
     let mut bits = [0u32; 3];
     for (place, (entry, _)) in piece.iter().enumerate() {
@@ -994,7 +1067,7 @@ fn forget_some(entries: &mut PollEntries, waker: Option<&Waker>) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use abi_unix::types::{TimeSpec, open};
+    use abi_unix::types::{TimeSpec, control, open};
     use abi_unix::{Counter, SystemCall};
     use proptest::prelude::*;
 
@@ -1408,6 +1481,55 @@ mod tests {
             assert_eq!(poll(program, &both[1..], None), (Ok(1), vec![event::HUP]));
             assert_eq!(program.call(SystemCall::Poll, [0x1000, 1, 0, 0, 0]), Err(Errno::EFAULT));
             assert_eq!(program.call(SystemCall::Poll, [0x2_0000, 20_000, 0, 0, 0]), Err(Errno::EINVAL));
+        });
+    }
+
+    /// As many entries as the process may have descriptors; those of longer lists than usual are charged.
+    #[test]
+    fn lists_are_as_long_as_tables_of_descriptors() {
+        fn limit(program: &mut Program, descriptors: u64) {
+            let number = abi_unix::types::limit::DESCRIPTORS as usize;
+            let limits = program.store(&[descriptors, 1 << 20].map(u64::to_le_bytes).concat());
+            program.call(SystemCall::ProcessLimit, [0, number, limits, 0]).unwrap();
+        }
+        run(|program| {
+            const ENTRIES: usize = 17_000;
+            let protection = (abi_unix::types::protection::READ | abi_unix::types::protection::WRITE) as usize;
+            let flags = (abi_unix::types::mapping::PRIVATE | abi_unix::types::mapping::ANONYMOUS) as usize;
+            let list = program.call(SystemCall::Map, [0, ENTRIES * 8, protection, flags, 0, 0]).unwrap();
+            let now = program.store(&TimeSpec::from_ns(0).to_bytes());
+            // All are descriptor 0, for no events.
+            let is_open = program.call(SystemCall::FileControl, [0, control::GETFD as usize, 0]).is_ok();
+            let found = if is_open { 0 } else { ENTRIES };
+            assert_eq!(program.call(SystemCall::Poll, [list, ENTRIES, now, 0, 0]), Err(Errno::EINVAL));
+            limit(program, ENTRIES as u64);
+            let account = program.process().account.clone();
+            let before = account.own(Resource::Memory);
+            assert_eq!(program.call(SystemCall::Poll, [list, ENTRIES, now, 0, 0]), Ok(found));
+            program.sleep_ns(1_000_000);
+            assert_eq!(account.own(Resource::Memory), before);
+            assert_eq!(program.call(SystemCall::Poll, [list, ENTRIES + 1, now, 0, 0]), Err(Errno::EINVAL));
+            limit(program, 3);
+            assert_eq!(program.call(SystemCall::Poll, [list, 4, now, 0, 0]), Err(Errno::EINVAL));
+            limit(program, 1 << 20);
+            // One descriptor far behind the others, which alone has an entry.
+            let (reader, writer) = program.pipe(0);
+            const FAR: usize = 40_000;
+            program.call(SystemCall::DuplicateTo, [reader, FAR, 0]).unwrap();
+            let set = program.place(FAR / 8 + 64);
+            let put = |program: &mut Program, number: usize| {
+                program.write(set + number / 64 * 8, &(1u64 << (number % 64)).to_le_bytes());
+            };
+            put(program, FAR);
+            assert_eq!(program.call(SystemCall::Select, [FAR, set, 0, 0, now, 0]), Ok(0), "one too few");
+            assert_eq!(program.call(SystemCall::Select, [FAR + 1, set, 0, 0, now, 0]), Ok(0));
+            assert_eq!(program.read_u64(set + FAR / 64 * 8), 0);
+            program.write_to(writer, b"x").unwrap();
+            put(program, FAR);
+            assert_eq!(program.call(SystemCall::Select, [i32::MAX as usize, set, 0, 0, 0, 0]), Ok(1));
+            assert_eq!(program.read_u64(set + FAR / 64 * 8), 1 << (FAR % 64));
+            put(program, FAR - 64);
+            assert_eq!(program.call(SystemCall::Select, [FAR + 1, set, 0, 0, now, 0]), Err(Errno::EBADF));
         });
     }
 
