@@ -794,20 +794,28 @@ impl PageTable {
                 Edge::Start => part.end,
                 Edge::End => part.start - PAGE_SIZE,
             };
-            // As far as this entry determines.
-            let (span, cost) = match self.below(self.root_entries()[index(address, 2)].load(Relaxed)) {
-                None => (TOP, 1),
+            // As far as this entry determines, or those of a table from it on that are empty.
+            let (span, number, cost) = match self.below(self.root_entries()[index(address, 2)].load(Relaxed)) {
+                None => (TOP, 1, 1),
                 Some(middle) => match middle[index(address, 1)].load(Relaxed) {
-                    value if value & VALID == 0 => (MIDDLE, 1),
+                    value if value & VALID == 0 => {
+                        let left = match edge {
+                            Edge::Start => (range.end - 1) / MIDDLE - address / MIDDLE,
+                            Edge::End => address / MIDDLE - range.start / MIDDLE,
+                        };
+                        let number =
+                            1 + empty_behind(middle, index(address, 1), edge, (left as usize).min(most - work - 1));
+                        (MIDDLE, number, number)
+                    }
                     // The table may be removed.
-                    value if entries(target(value)) == 0 => (MIDDLE, WORK_OF_A_PAGE),
-                    value => (PIECE, self.work_in_piece(value, address)),
+                    value if entries(target(value)) == 0 => (MIDDLE, 1, WORK_OF_A_PAGE),
+                    value => (PIECE, 1, self.work_in_piece(value, address)),
                 },
             };
             let start = address / span * span;
             match edge {
-                Edge::Start => part.end = range.end.min(start + span),
-                Edge::End => part.start = range.start.max(start),
+                Edge::Start => part.end = range.end.min(start + number as u64 * span),
+                Edge::End => part.start = range.start.max(start - (number as u64 - 1) * span),
             }
             work += cost;
         }
@@ -1045,6 +1053,16 @@ fn unmap_pages(bottom: &[AtomicU64; ENTRIES], bottom_address: u64, range: Range<
         }
     }
     if removed == 0 { present } else { uncount(bottom_address, removed) }
+}
+
+/// Returns the number of entries of a table behind one, in the direction away from this end of a range, that are empty:
+/// at most so many.
+fn empty_behind(table: &[AtomicU64; ENTRIES], from: usize, edge: Edge, most: usize) -> usize {
+    let is_empty = |entry: &&AtomicU64| entry.load(Relaxed) & VALID == 0;
+    match edge {
+        Edge::Start => table[from + 1..].iter().take(most).take_while(is_empty).count(),
+        Edge::End => table[..from].iter().rev().take(most).take_while(is_empty).count(),
+    }
 }
 
 /// Whether a range covers all addresses for programs in the table of `span` bytes that contains the address.

@@ -231,7 +231,7 @@ impl Host {
                 fill(&mut room[header..]);
                 write_header(room, &way, (!has_header).then_some((protocol, hop_limit)));
             };
-            let sent = self.raw_send_four(id, way, Payload { length: header + length, fill })?;
+            let sent = self.raw_send_four(id, way, header, Payload { length: header + length, fill })?;
             return Ok(if sent == Sent::Full { sent } else { Sent::Bytes(length) });
         };
         // The checksum of ICMPv6 has the addresses in it.
@@ -248,35 +248,39 @@ impl Host {
         if way.via != Via::Local {
             return self.udp_send_six(id, way, Payload { length, fill });
         }
-        let mut bytes = bytes_of(Payload { length, fill })?;
-        self.give_raw(&RawPacket::of_six(protocol, (from, to), hop_limit, &bytes));
+        let mut packet = LocalPacket::make(0, Payload { length, fill })?;
+        let bytes = packet.bytes();
+        self.give_raw(&RawPacket::of_six(protocol, (from, to), hop_limit, bytes));
         if has_checksum && bytes[0] == REQUEST_OF_SIX {
             // The other order of the addresses has the same sum.
-            checksum::change_kind(&mut bytes, ECHO_REPLY_OF_SIX);
-            self.give_raw(&RawPacket::of_six(protocol, (to, from), HOP_LIMIT, &bytes));
+            checksum::change_kind(bytes, ECHO_REPLY_OF_SIX);
+            self.give_raw(&RawPacket::of_six(protocol, (to, from), HOP_LIMIT, bytes));
         }
         Ok(Sent::Bytes(length))
     }
 
-    /// Puts a packet of IPv4, with its header, into the socket's send buffer, or gives it to sockets of this host.
+    /// Puts a packet of IPv4, with its header, into the socket's send buffer, or gives it to sockets of this host. Its
+    /// first bytes are a header that is not the caller's.
     fn raw_send_four(
         &mut self,
         id: DatagramId,
         way: Way,
+        header: usize,
         payload: Payload<impl FnOnce(&mut [u8])>,
     ) -> Result<Sent, Error> {
         let length = payload.length;
         if way.via == Via::Local {
-            let mut bytes = bytes_of(payload)?;
+            let mut packet = LocalPacket::make(header, payload)?;
+            let bytes = packet.bytes();
             let checksums = ChecksumCapabilities::ignored();
-            if let Some(packet) = RawPacket::read(&bytes, &checksums) {
+            if let Some(packet) = RawPacket::read(bytes, &checksums) {
                 // The answer to a source that is another host's is not this host's to receive.
                 let asks =
                     packet.protocol == ICMP && packet.payload.first() == Some(&REQUEST) && self.is_own(packet.from);
                 self.give_raw(&packet);
                 if asks {
-                    answer(&mut bytes);
-                    if let Some(packet) = RawPacket::read(&bytes, &checksums) {
+                    answer(bytes);
+                    if let Some(packet) = RawPacket::read(bytes, &checksums) {
                         self.give_raw(&packet);
                     }
                 }
@@ -303,14 +307,29 @@ impl Host {
     }
 }
 
-/// Returns the bytes of a packet within this host.
-fn bytes_of(payload: Payload<impl FnOnce(&mut [u8])>) -> Result<Vec<u8>, Error> {
-    if payload.length > LONGEST {
-        return Err(Error::TooLong);
+/// A packet within this host.
+struct LocalPacket {
+    bytes: Vec<u8>,
+    /// The byte at which it begins.
+    start: usize,
+}
+
+impl LocalPacket {
+    /// Makes one whose message is behind so many bytes: the message begins with a word, like the one that it is copied
+    /// from, which makes the copy half as long.
+    fn make(header: usize, payload: Payload<impl FnOnce(&mut [u8])>) -> Result<LocalPacket, Error> {
+        if payload.length > LONGEST {
+            return Err(Error::TooLong);
+        }
+        let start = header.next_multiple_of(size_of::<u64>()) - header;
+        let mut packet = LocalPacket { bytes: zeroed(0, start + payload.length)?, start };
+        (payload.fill)(packet.bytes());
+        Ok(packet)
     }
-    let mut bytes = zeroed(0, payload.length)?;
-    (payload.fill)(&mut bytes);
-    Ok(bytes)
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..]
+    }
 }
 
 /// Writes the header of a packet of IPv4 with this protocol and hop limit, or puts the fields that the host decides
