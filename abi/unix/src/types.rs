@@ -573,6 +573,8 @@ pub mod socket_option {
     pub const TCP_KEEPINTVL: u32 = 5;
     /// Probes that may go unanswered.
     pub const TCP_KEEPCNT: u32 = 6;
+    /// Seconds for which connections wait for their first bytes before they are there to be accepted.
+    pub const TCP_DEFER_ACCEPT: u32 = 9;
     /// A `struct tcp_info`, of which the first 104 bytes are there.
     pub const TCP_INFO: u32 = 11;
     pub const TCP_QUICKACK: u32 = 12;

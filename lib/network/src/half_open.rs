@@ -87,6 +87,8 @@ struct Request {
     since: Instant,
     /// Number of repeated answers.
     repeated: u8,
+    /// Whether the answer was acknowledged and nothing more, when the listener waits for bytes.
+    is_acknowledged: bool,
 }
 
 /// A request, and the charge to its listener's owner.
@@ -246,7 +248,17 @@ impl Host {
         // A record if the backlog allows one, else a cookie.
         let made = if half_open < backlog {
             let receive_buffer = receive_buffer as u32;
-            let request = Request { course, listener, ours, theirs, offer, receive_buffer, since: now, repeated: 0 };
+            let request = Request {
+                course,
+                listener,
+                ours,
+                theirs,
+                offer,
+                receive_buffer,
+                since: now,
+                repeated: 0,
+                is_acknowledged: false,
+            };
             let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
             let Ok(charge) = Charge::new(owner, Held::Request, MEMORY + key.memory_beyond_four(), usize::MAX) else {
                 // There would be no memory for the connection either.
@@ -319,7 +331,7 @@ impl Host {
         let Some(&request) = self.half_open.get(index) else {
             return;
         };
-        let Request { listener, ours, theirs, offer, .. } = request;
+        let Request { listener, ours, theirs, offer, since, .. } = request;
         if self.listener(listener).is_err() {
             // The listener was closed meanwhile.
             self.forget_request(index);
@@ -358,9 +370,20 @@ impl Host {
             self.refuse(via, &segment, frame, answer);
             return;
         }
+        if segment.length == 0 && now < since + self.deferral(listener) {
+            if let Some(Answered { request, .. }) = self.half_open.requests.get_mut(index) {
+                request.is_acknowledged = true;
+            }
+            return;
+        }
         if self.establish(&request, frame, now) == Established::Yes {
             self.forget_request(index);
         }
+    }
+
+    /// Returns the time for which a listener waits for the first bytes of a connection; 0 for none.
+    fn deferral(&mut self, listener: ListenerId) -> Duration {
+        self.listener(listener).map_or(Duration::ZERO, |listener| Duration::from_secs(listener.deferral.into()))
     }
 
     /// Makes a connection of an acknowledgement without a request, if it acknowledges a cookie. Otherwise returns
@@ -398,7 +421,17 @@ impl Host {
         if let (Some(course), Some(_)) = (course, parse(via, frame, &checksums)) {
             let listener = ListenerId { index, generation };
             let offer = Offer::from_cookie(size);
-            let request = Request { course, listener, ours, theirs, offer, receive_buffer, since: now, repeated: 0 };
+            let request = Request {
+                course,
+                listener,
+                ours,
+                theirs,
+                offer,
+                receive_buffer,
+                since: now,
+                repeated: 0,
+                is_acknowledged: false,
+            };
             if self.establish(&request, frame, now) == Established::Yes {
                 self.counters.cookies_accepted += 1;
             }
@@ -474,9 +507,13 @@ impl Host {
             let Some(request) = self.half_open.get(index) else {
                 continue;
             };
-            let (since, listener) = (request.since, request.listener);
-            if now >= since + patience || self.listener(listener).is_err() {
+            let Request { since, listener, is_acknowledged, .. } = *request;
+            let deferral = self.deferral(listener);
+            if now >= since + patience + deferral || self.listener(listener).is_err() {
                 self.forget_request(index);
+            } else if is_acknowledged && now < since + deferral {
+                // Then the other side is asked for one more acknowledgement, which establishes the connection.
+                self.half_open.timers.no_later_than(index, since + deferral);
             } else {
                 self.half_open.work.push(index);
             }
@@ -491,11 +528,13 @@ impl Host {
             };
             let patience = duration(self.patience.handshake_ns);
             let (ethernet_mtu, mtu_of_six) = (self.ethernet_mtu, self.six.mtu());
+            let Some(&Request { listener, .. }) = self.half_open.get(index) else { continue };
+            let deferral = self.deferral(listener);
             let Some(Answered { request, .. }) = self.half_open.requests.get_mut(index) else {
                 continue;
             };
             let Request { course, ours, theirs, offer, receive_buffer, since, .. } = *request;
-            let end = since + patience;
+            let end = since + patience + deferral;
             let mtu = match course.via {
                 Via::Ethernet => ethernet_mtu,
                 Via::Local => crate::link::LOOPBACK_MTU,
@@ -572,6 +611,7 @@ mod tests {
                 receive_buffer: 0,
                 since: Instant::ZERO,
                 repeated: 0,
+                is_acknowledged: false,
             }
         };
         let is_there = |bytes: usize| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();

@@ -41,7 +41,7 @@ use crate::secrets::Secret;
 use crate::segments::{instant, segment_in, time};
 use crate::six::{LEAST_MTU, SixNetwork};
 use crate::slab::{ConnectionId, DatagramId, ListenerId, Slab};
-use crate::table::{Key, LocalEnd, Ports, Table};
+use crate::table::{Key, LocalEnd, Ports, SharedTable, Table};
 use crate::tcp::{Connection, Engine, Holder, Listener, Wire, duration};
 use crate::time_wait::{self, TimeWait, Verdict};
 use crate::udp::{Datagrams, datagram_payload};
@@ -203,15 +203,15 @@ pub(crate) struct Host {
     pub(crate) time_wait: TimeWait,
 
     pub(crate) listeners: Slab<Listener>,
-    pub(crate) listening: Table,
+    pub(crate) listening: SharedTable,
     pub(crate) bindings: Slab<LocalEnd>,
     pub(crate) ports: Ports,
 
     pub(crate) datagrams: Slab<Datagrams>,
-    pub(crate) datagram_table: Table,
+    pub(crate) datagram_table: SharedTable,
     pub(crate) datagram_ports: Ports,
     /// Sockets for echoes, by their identifiers.
-    pub(crate) echo_table: Table,
+    pub(crate) echo_table: SharedTable,
     pub(crate) identifiers: Ports,
     /// Raw sockets.
     pub(crate) raws: Vec<u32>,
@@ -340,7 +340,7 @@ impl Host {
             return None;
         }
         let here = key.without_remote();
-        self.listening.find(here).or_else(|| self.listening.find(here.anywhere()))
+        self.listening.find(here, key).or_else(|| self.listening.find(here.anywhere(), key))
     }
 
     // Arriving packets.

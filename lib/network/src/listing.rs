@@ -77,7 +77,7 @@ pub(crate) fn state_of(connection: &Connection) -> ListedState {
         },
         // The ends are joined: what one has ended, the other has seen.
         Engine::Local(local) => match (local.phase, local.incoming, local.outgoing) {
-            (Phase::Waiting, _, _) => ListedState::SynSent,
+            (Phase::Waiting { .. }, _, _) => ListedState::SynSent,
             (Phase::Refused | Phase::Alone, _, _) => ListedState::Closed,
             (Phase::Joined(_), Direction::Open, Direction::Open) => ListedState::Established,
             (Phase::Joined(_), Direction::Ended, Direction::Open) => ListedState::CloseWait,

@@ -24,8 +24,8 @@ use crate::tcp::{Connection, Engine, Holder, Receiving, TcpOptions, clamped, has
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The listener has no room; it takes the connection when it has.
-    Waiting,
+    /// The listener with this index has no room; it takes the connection when it has.
+    Waiting { listener: u32 },
     /// Joined to the end with this index, which names this end in turn.
     Joined(u32),
     /// The other end is gone.
@@ -75,6 +75,10 @@ impl Local {
         })
     }
 
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting { .. })
+    }
+
     fn other(&self) -> Option<u32> {
         match self.phase {
             Phase::Joined(other) => Some(other),
@@ -104,7 +108,7 @@ impl Host {
         now: Instant,
     ) -> Result<ConnectionId, Error> {
         let listener = self.find_listener(key.mirrored());
-        let phase = if listener.is_some() { Phase::Waiting } else { Phase::Refused };
+        let phase = listener.map_or(Phase::Refused, |listener| Phase::Waiting { listener });
         let mut connection = Connection::new(key, Holder::Application, Local::engine(phase, *options, 0), charge);
         if phase == Phase::Refused {
             connection.failure = Some(Error::Refused);
@@ -126,7 +130,7 @@ impl Host {
         self.admit(listener_index);
         // Still waiting: set a time limit.
         if let Some(connection) = self.connections.get_mut(index)
-            && matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting)
+            && matches!(&connection.engine, Engine::Local(local) if local.is_waiting())
         {
             connection.give_up_at = Some(now + crate::tcp::duration(self.patience.connect_ns));
             self.set_next_try(index, now);
@@ -141,9 +145,9 @@ impl Host {
         if let Some(connection) = self.connections.get(index)
             && let Some(mut at) = connection.deadline()
         {
-            let is_waiting = matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting);
-            let listener = self.find_listener(connection.key.mirrored()).and_then(|index| self.listeners.get(index));
-            if is_waiting && let Some(listener) = listener {
+            if let Engine::Local(Local { phase: Phase::Waiting { listener }, .. }) = connection.engine
+                && let Some(listener) = self.listeners.get(listener)
+            {
                 // `accept` makes room, but may then lack memory for the new connection, and no later call would admit
                 // it.
                 at = at.min(now + if listener.is_full() { FULL_RETRY } else { ADMISSION_RETRY });
@@ -155,8 +159,7 @@ impl Host {
     /// Handles the timer of a connection that may wait for memory rather than for room.
     pub(crate) fn local_try_again(&mut self, index: u32, now: Instant) {
         if let Some(connection) = self.connections.get(index)
-            && matches!(&connection.engine, Engine::Local(local) if local.phase == Phase::Waiting)
-            && let Some(listener) = self.find_listener(connection.key.mirrored())
+            && let Engine::Local(Local { phase: Phase::Waiting { listener }, .. }) = connection.engine
         {
             self.admit(listener);
         }
@@ -177,7 +180,7 @@ impl Host {
             // Connections that gave up in the meantime are gone, or no longer wait.
             let waiting = self.connections.resolve(id.index, id.generation).ok().and_then(|index| {
                 match self.connections.get(index) {
-                    Some(Connection { key, engine: Engine::Local(local), .. }) if local.phase == Phase::Waiting => {
+                    Some(Connection { key, engine: Engine::Local(local), .. }) if local.is_waiting() => {
                         Some((*key, local.options))
                     }
                     _ => None,
@@ -234,7 +237,7 @@ impl Host {
     pub(crate) fn local_refuse(&mut self, index: u32, failure: Error) {
         if let Some(connection) = self.connections.get_mut(index)
             && let Engine::Local(local) = &mut connection.engine
-            && local.phase == Phase::Waiting
+            && local.is_waiting()
         {
             local.phase = Phase::Refused;
             connection.failure = Some(failure);
@@ -258,7 +261,7 @@ impl Host {
             return Err(failure);
         }
         let other = match (local.phase, local.outgoing) {
-            (Phase::Waiting, _) => return Err(Error::NotConnected),
+            (Phase::Waiting { .. }, _) => return Err(Error::NotConnected),
             (Phase::Joined(other), Direction::Open) => other,
             _ => return Err(Error::Closed),
         };
@@ -329,7 +332,7 @@ impl Host {
             return Err(failure);
         }
         match (local.phase, local.incoming, connection.receiving) {
-            (Phase::Waiting, _, _) => Err(Error::NotConnected),
+            (Phase::Waiting { .. }, _, _) => Err(Error::NotConnected),
             (Phase::Joined(_), Direction::Open, Receiving::Open) => Ok(Received::Nothing),
             _ => Ok(Received::End),
         }

@@ -13,7 +13,7 @@ use crate::host::{Host, Via};
 use crate::local::{Ending, Phase};
 use crate::secrets::initial_sequence_number;
 use crate::slab::{BindingId, ConnectionId, ListenerId};
-use crate::table::{Key, LocalEnd, Purpose, Sharing, insert_all};
+use crate::table::{Key, LocalEnd, Purpose, Sharing};
 use crate::tcp::{
     Connection, Engine, Holder, Listener, Receiving, TcpOptions, Wire, has_room, local_charge, wire_charge,
 };
@@ -68,7 +68,8 @@ impl Host {
         let local = self.binding(binding)?;
         let backlog = backlog.clamp(1, self.limits.backlog.max(1));
         let index = self.listeners.insert(Listener::new(local, *options, backlog))?;
-        insert_all(&mut self.listening, local.keys(), index).inspect_err(|_| self.listeners.remove(index))?;
+        let is_shared = local.spread.is_some();
+        self.listening.insert_all(local.keys(), index, is_shared).inspect_err(|_| self.listeners.remove(index))?;
         self.take_binding(binding)?;
         Ok(ListenerId { index, generation: self.listeners.generation(index) })
     }
@@ -104,7 +105,7 @@ impl Host {
         let local = listener.local;
         let queue = core::mem::take(&mut listener.queue);
         let waiting = core::mem::take(&mut listener.waiting);
-        local.keys().into_iter().flatten().for_each(|key| self.listening.remove(key));
+        self.listening.remove_all(local.keys(), id.index);
         self.ports.release(local);
         self.listeners.remove(id.index);
         for id in waiting {

@@ -33,7 +33,7 @@ use crate::schedule::{Timers, WorkList};
 use crate::secrets::{Secret, halves};
 use crate::six::SixNetwork;
 use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, PacketSocketId, Slab};
-use crate::table::{Hash, LocalEnd, Ports, Sharing, Table};
+use crate::table::{Hash, LocalEnd, Ports, SharedTable, Sharing, Table};
 use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
 use crate::time_wait::TimeWait;
 use crate::udp::{DatagramOptions, Origin, Payload};
@@ -194,13 +194,13 @@ impl<L: Link> Stack<L> {
             half_open: HalfOpen::new(hash, limits.half_open),
             time_wait: TimeWait::new(hash, limits.time_wait, duration(patience.time_wait_ns)),
             listeners: Slab::new(limits.listeners),
-            listening: Table::new(hash),
+            listening: SharedTable::new(hash),
             bindings: Slab::new(limits.listeners),
             ports: Ports::new(hash, Secret::new(seeds.tcp_ports))?,
             datagrams: Slab::new(limits.datagrams),
-            datagram_table: Table::new(hash),
+            datagram_table: SharedTable::new(hash),
             datagram_ports: Ports::new(hash, Secret::new(seeds.udp_ports))?,
-            echo_table: Table::new(hash),
+            echo_table: SharedTable::new(hash),
             identifiers: Ports::new(hash, Secret::new(seeds.identifiers))?,
             raws: alloc::vec::Vec::new(),
             packets: packets::none(),
@@ -559,6 +559,14 @@ impl<L: Link> Stack<L> {
         options: &TcpOptions,
     ) -> Result<ListenerId, Error> {
         self.host.tcp_listen(binding, backlog, options)
+    }
+
+    /// Sets the seconds for which a connection from another host waits for its first bytes before it is there to be
+    /// accepted; 0 for none. Connections within the host do not wait.
+    #[doc(alias = "TCP_DEFER_ACCEPT")]
+    pub fn set_deferral(&mut self, id: ListenerId, seconds: u32) -> Result<(), Error> {
+        self.host.listener(id)?.deferral = seconds;
+        Ok(())
     }
 
     /// Changes the backlog of a listener; waiting connections stay.

@@ -8,6 +8,7 @@ use hashbrown::hash_table::Entry;
 
 use crate::Error;
 use crate::secrets::{Secret, halves};
+use crate::slab::Slab;
 use crate::tcp::zeroed;
 
 /// The two ends of a conversation, packed. An absent remote end (a socket without a peer) is the unspecified address
@@ -246,6 +247,10 @@ impl<K: Hashed> Entries<K> {
         }
     }
 
+    fn get_mut(&mut self, hash: Hash, key: K) -> Option<&mut u32> {
+        self.0.find_mut(key.hash(hash), |entry| entry.0 == key).map(|entry| &mut entry.1)
+    }
+
     fn remove(&mut self, hash: Hash, key: K) {
         if let Ok(entry) = self.0.find_entry(key.hash(hash), |entry| entry.0 == key) {
             entry.remove();
@@ -273,15 +278,6 @@ impl Table {
         }
     }
 
-    /// Finds what receives a datagram: bound to its address or to all, and then connected to its sender.
-    pub(crate) fn find_receiver(&self, key: Key) -> Option<u32> {
-        let here = key.without_remote();
-        self.find(here)
-            .or_else(|| self.find(here.anywhere()))
-            .or_else(|| self.find(key))
-            .or_else(|| self.find(key.anywhere()))
-    }
-
     /// Reserves room for one more entry of the family of `key`.
     pub(crate) fn reserve(&mut self, key: Key) -> Result<(), Error> {
         match key {
@@ -299,6 +295,13 @@ impl Table {
         }
     }
 
+    fn get_mut(&mut self, key: Key) -> Option<&mut u32> {
+        match key {
+            Key::Four(key) => self.four.get_mut(self.hash, key),
+            Key::Six(key) => self.six.get_mut(self.hash, key),
+        }
+    }
+
     pub(crate) fn remove(&mut self, key: Key) {
         match key {
             Key::Four(key) => self.four.remove(self.hash, key),
@@ -307,16 +310,109 @@ impl Table {
     }
 }
 
-/// Enters a socket under all of its keys, or under none.
-pub(crate) fn insert_all(table: &mut Table, keys: [Option<Key>; 2], index: u32) -> Result<(), Error> {
-    let [first, second] = keys;
-    if let Some(key) = first {
-        table.insert(key, index)?;
+/// Listeners or datagram sockets by their ends. Several may have one end, over which strangers are spread.
+pub(crate) struct SharedTable {
+    /// An index of a socket, or of a group with [`GROUP`] added.
+    table: Table,
+    /// The sockets of each end that has more than one.
+    groups: Slab<Vec<u32>>,
+}
+
+/// Beyond all indexes of listeners and of datagram sockets.
+const GROUP: u32 = 1 << 31;
+
+impl SharedTable {
+    pub(crate) fn new(hash: Hash) -> Self {
+        SharedTable { table: Table::new(hash), groups: Slab::new(GROUP as usize) }
     }
-    if let Some(key) = second {
-        table.insert(key, index).inspect_err(|_| first.into_iter().for_each(|key| table.remove(key)))?;
+
+    /// Finds a socket at this end. Among several the whole key of the packet chooses, always the same one while they
+    /// stay.
+    #[inline]
+    pub(crate) fn find(&self, end: Key, packet: Key) -> Option<u32> {
+        let found = self.table.find(end)?;
+        if found < GROUP { Some(found) } else { self.choose(found - GROUP, packet) }
     }
-    Ok(())
+
+    #[cold]
+    #[inline(never)]
+    fn choose(&self, group: u32, packet: Key) -> Option<u32> {
+        let group = self.groups.get(group)?;
+        let hash = match packet {
+            Key::Four(key) => key.hash(self.table.hash),
+            Key::Six(key) => key.hash(self.table.hash),
+        };
+        // The upper half chooses, as a fraction of all: the table uses other bits.
+        group.get((((hash >> 32) * group.len() as u64) >> 32) as usize).copied()
+    }
+
+    /// Finds what receives a datagram: bound to its address or to all, and then connected to its sender.
+    pub(crate) fn find_receiver(&self, key: Key) -> Option<u32> {
+        let here = key.without_remote();
+        self.find(here, key)
+            .or_else(|| self.find(here.anywhere(), key))
+            .or_else(|| self.find(key, key))
+            .or_else(|| self.find(key.anywhere(), key))
+    }
+
+    /// # Errors
+    /// [`Error::AddressInUse`] if the end is taken and not to be shared, [`Error::OutOfMemory`].
+    fn insert(&mut self, end: Key, index: u32, is_shared: bool) -> Result<(), Error> {
+        let found = match self.table.find(end) {
+            None => return self.table.insert(end, index),
+            Some(_) if !is_shared => return Err(Error::AddressInUse),
+            Some(found) => found,
+        };
+        if found >= GROUP {
+            let group = self.groups.get_mut(found - GROUP).ok_or(Error::Stale)?;
+            group.try_reserve(1)?;
+            group.push(index);
+            return Ok(());
+        }
+        let mut group = Vec::new();
+        group.try_reserve(2)?;
+        group.extend([found, index]);
+        let group = self.groups.insert(group)?;
+        if let Some(entry) = self.table.get_mut(end) {
+            *entry = GROUP + group;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, end: Key, index: u32) {
+        let Some(found) = self.table.find(end) else { return };
+        if found < GROUP {
+            if found == index {
+                self.table.remove(end);
+            }
+            return;
+        }
+        let Some(group) = self.groups.get_mut(found - GROUP) else { return };
+        group.retain(|member| *member != index);
+        if let [last] = group[..] {
+            self.groups.remove(found - GROUP);
+            if let Some(entry) = self.table.get_mut(end) {
+                *entry = last;
+            }
+        }
+    }
+
+    /// Enters a socket at all of its ends, or at none.
+    pub(crate) fn insert_all(&mut self, ends: [Option<Key>; 2], index: u32, is_shared: bool) -> Result<(), Error> {
+        let [first, second] = ends;
+        if let Some(end) = first {
+            self.insert(end, index, is_shared)?;
+        }
+        if let Some(end) = second {
+            self.insert(end, index, is_shared)
+                .inspect_err(|_| first.into_iter().for_each(|end| self.remove(end, index)))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_all(&mut self, ends: [Option<Key>; 2], index: u32) {
+        ends.into_iter().flatten().for_each(|end| self.remove(end, index));
+    }
 }
 
 /// The local end of a socket without a peer.
@@ -326,12 +422,15 @@ pub struct LocalEnd {
     pub address: SocketAddr,
     /// Whether `::` stands for all addresses of IPv4 too.
     pub is_for_both: bool,
+    /// The user whose other sockets may have the end too, if they have the same number here (`SO_REUSEPORT`): strangers
+    /// are spread over all of them.
+    pub spread: Option<u32>,
 }
 
 impl LocalEnd {
     /// Returns the end at this port on all addresses of both families.
     pub fn of_both(port: u16) -> LocalEnd {
-        LocalEnd { address: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), is_for_both: true }
+        LocalEnd { address: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), is_for_both: true, spread: None }
     }
 
     fn with_port(self, port: u16) -> LocalEnd {
@@ -360,7 +459,7 @@ impl LocalEnd {
 
 impl<T: Into<SocketAddr>> From<T> for LocalEnd {
     fn from(address: T) -> LocalEnd {
-        LocalEnd { address: address.into(), is_for_both: false }
+        LocalEnd { address: address.into(), is_for_both: false, spread: None }
     }
 }
 
@@ -376,8 +475,8 @@ pub enum Sharing {
 
 struct Port {
     number: u16,
-    /// Local addresses bound to the port; the unspecified one stands for all.
-    bound: Vec<IpAddr>,
+    /// Local addresses bound to the port, with those to whom they are spread; the unspecified one stands for all.
+    bound: Vec<(IpAddr, Option<u32>)>,
     /// Number of connections that use the port without being its owner.
     connections: u32,
 }
@@ -499,7 +598,9 @@ impl Ports {
             let overlap = |one: IpAddr, other: IpAddr| {
                 one == other || one.is_ipv4() == other.is_ipv4() && (one.is_unspecified() || other.is_unspecified())
             };
-            let is_taken = local.addresses().any(|one| port.bound.iter().any(|&other| overlap(one, other)));
+            let is_apart = |spread: Option<u32>| spread.is_none() || spread != local.spread;
+            let excludes = |one, (other, spread)| overlap(one, other) && is_apart(spread);
+            let is_taken = local.addresses().any(|one| port.bound.iter().any(|&other| excludes(one, other)));
             if is_taken || (port.connections > 0 && sharing == Sharing::Exclusive) {
                 return Err(Error::AddressInUse);
             }
@@ -507,7 +608,7 @@ impl Ports {
         let port = self.get_or_make(number)?;
         let reserved = port.bound.try_reserve(if local.is_for_both { 2 } else { 1 });
         if reserved.is_ok() {
-            port.bound.extend(local.addresses());
+            port.bound.extend(local.addresses().map(|address| (address, local.spread)));
         }
         self.change(number, |_| ());
         reserved?;
@@ -517,7 +618,7 @@ impl Ports {
     pub(crate) fn release(&mut self, local: LocalEnd) {
         self.change(local.address.port(), |port| {
             for address in local.addresses() {
-                if let Some(position) = port.bound.iter().position(|bound| *bound == address) {
+                if let Some(position) = port.bound.iter().position(|bound| *bound == (address, local.spread)) {
                     port.bound.swap_remove(position);
                 }
             }

@@ -397,7 +397,7 @@ impl Connection {
             Engine::Local(local) => {
                 let joined = matches!(local.phase, Phase::Joined(_));
                 (
-                    local.phase == Phase::Waiting,
+                    local.is_waiting(),
                     joined && local.incoming == Direction::Open,
                     joined && local.outgoing == Direction::Open,
                 )
@@ -423,7 +423,7 @@ impl Connection {
                 _ => (true, false),
             },
             Engine::Local(local) => match local.phase {
-                Phase::Waiting => (false, false),
+                Phase::Waiting { .. } => (false, false),
                 Phase::Joined(_) => (true, false),
                 Phase::Alone => (self.failure.is_none(), self.failure.is_some()),
                 Phase::Refused => (false, true),
@@ -586,6 +586,8 @@ pub(crate) struct Listener {
     /// Owner charged for requests and connections.
     pub(crate) owner: Option<Arc<dyn Owner>>,
     pub(crate) backlog: usize,
+    /// Seconds for which a connection from another host waits for its first bytes before it is queued.
+    pub(crate) deferral: u32,
     /// Requests that were answered and not yet acknowledged.
     pub(crate) half_open: usize,
     /// Time until which a returning cookie may be one that was made for this listener.
@@ -606,6 +608,7 @@ impl Listener {
             options,
             owner: None,
             backlog,
+            deferral: 0,
             half_open: 0,
             cookies_until: None,
             queue: VecDeque::new(),

@@ -29,7 +29,7 @@ use crate::raw::RawChoices;
 use crate::reply::parse_ip;
 use crate::reports::{MEMORY_OF_REPORTS, Report, Reports, payload_of_udp};
 use crate::slab::DatagramId;
-use crate::table::{Key, LocalEnd, Ports, Sharing, Table, insert_all};
+use crate::table::{Key, LocalEnd, Ports, SharedTable, Sharing};
 use crate::tcp::{BUFFER_LIMITS, zeroed};
 
 /// Protocol of a datagram socket.
@@ -443,7 +443,7 @@ impl DatagramProtocol {
 
 impl Host {
     /// Returns the table by which packets find sockets with ports.
-    fn table_of(&mut self, protocol: DatagramProtocol) -> &mut Table {
+    fn table_of(&mut self, protocol: DatagramProtocol) -> &mut SharedTable {
         match protocol {
             DatagramProtocol::Udp => &mut self.datagram_table,
             DatagramProtocol::Echo | DatagramProtocol::Raw(_) => &mut self.echo_table,
@@ -470,7 +470,7 @@ impl Host {
         let protocol = options.protocol;
         let local = self.ports_of(protocol).bind(local, Sharing::Exclusive)?;
         let made = Datagrams::new(local, *options).and_then(|socket| self.datagrams.insert(socket)).and_then(|index| {
-            let entered = insert_all(self.table_of(protocol), local.keys(), index);
+            let entered = self.table_of(protocol).insert_all(local.keys(), index, local.spread.is_some());
             entered.inspect_err(|_| self.datagrams.remove(index))?;
             Ok(index)
         });
@@ -493,12 +493,13 @@ impl Host {
         let old = socket.keys();
         let previous = core::mem::replace(&mut socket.remote, remote);
         let new = socket.keys();
+        let is_shared = socket.local.spread.is_some();
         if old != new && !matches!(protocol, DatagramProtocol::Raw(_)) {
-            if let Err(error) = insert_all(self.table_of(protocol), new, id.index) {
+            if let Err(error) = self.table_of(protocol).insert_all(new, id.index, is_shared) {
                 self.datagram(id)?.remote = previous;
                 return Err(error);
             }
-            old.into_iter().flatten().for_each(|key| self.table_of(protocol).remove(key));
+            self.table_of(protocol).remove_all(old, id.index);
         }
         Ok(())
     }
@@ -699,7 +700,7 @@ impl Host {
         let (index, quoted) = match about {
             Quoted::Echo => (self.find_echoes(key), transport),
             _ => {
-                let connected = |key| self.datagram_table.find(key).filter(|&index| self.is_connected(index));
+                let connected = |end| self.datagram_table.find(end, key).filter(|&index| self.is_connected(index));
                 let index = connected(key).or_else(|| connected(key.anywhere()));
                 (index.or_else(|| self.find_reporting_anywhere(key)), payload_of_udp(transport))
             }
@@ -726,12 +727,12 @@ impl Host {
     /// Returns the socket without a peer, at the local end of this key, that reports failures of all of its datagrams.
     fn find_reporting_anywhere(&self, key: Key) -> Option<u32> {
         let here = key.without_remote();
-        self.find_reporting(here).or_else(|| self.find_reporting(here.anywhere()))
+        self.find_reporting(here, key).or_else(|| self.find_reporting(here.anywhere(), key))
     }
 
-    /// Returns the socket with this key, without a peer, that reports failures of all of its datagrams.
-    fn find_reporting(&self, key: Key) -> Option<u32> {
-        let index = self.datagram_table.find(key)?;
+    /// Returns the socket at this end, without a peer, that reports failures of all of its datagrams.
+    fn find_reporting(&self, end: Key, key: Key) -> Option<u32> {
+        let index = self.datagram_table.find(end, key)?;
         self.datagrams.get(index).filter(|socket| socket.reports.is_some()).map(|_| index)
     }
 
@@ -842,7 +843,7 @@ impl Host {
             self.datagrams.remove(id.index);
             return Ok(());
         }
-        keys.into_iter().flatten().for_each(|key| self.table_of(protocol).remove(key));
+        self.table_of(protocol).remove_all(keys, id.index);
         self.ports_of(protocol).release(local);
         self.datagram_timers.remove(id.index);
         self.datagrams.remove(id.index);

@@ -202,7 +202,12 @@ struct Inner {
     tcp: TcpOptions,
     /// How a silent peer is probed, if it is.
     keepalive: Keepalive,
-    sharing: Sharing,
+    /// Whether the port may have connections of an earlier owner (`SO_REUSEADDR`).
+    reuses: bool,
+    /// The user with whose other sockets the port is shared (`SO_REUSEPORT`), which reuses it too.
+    spread: Option<u32>,
+    /// Seconds for which a listener's connections wait for their first bytes (`TCP_DEFER_ACCEPT`).
+    deferral: u32,
     /// The memory of reports, if a datagram socket keeps them (`IP_RECVERR`): for failures of all of its datagrams.
     reports: Option<Charge>,
     /// The kind of control messages that tell when datagrams have come (`SO_TIMESTAMP`).
@@ -221,8 +226,6 @@ struct Inner {
     hop_limit: Option<u8>,
     raw: RawOptions,
     linger_abort: bool,
-    /// `SO_REUSEADDR` and `SO_REUSEPORT`: either one shares the port.
-    reuses: (bool, bool),
     /// `SO_BROADCAST`, which is kept: datagrams to everybody are sent with it and without.
     broadcasts: bool,
     linger: (u32, u32),
@@ -280,13 +283,14 @@ impl Socket {
         owner: ShareOwner,
         share: Option<DatagramShare>,
     ) -> Socket {
-        let sharing = Sharing::Exclusive;
         let inner = Inner {
             state,
             _share: share,
             tcp,
             keepalive: KEEPALIVE,
-            sharing,
+            reuses: false,
+            spread: None,
+            deferral: 0,
             reports: None,
             tells_arrivals: None,
             discovery: USUAL_DISCOVERY,
@@ -297,7 +301,6 @@ impl Socket {
             hop_limit: None,
             raw: RawOptions::default(),
             linger_abort: false,
-            reuses: (false, false),
             broadcasts: false,
             linger: (0, 0),
         };
@@ -454,7 +457,7 @@ impl Socket {
             return Err(Errno::EINVAL);
         }
         let is_for_both = address.is_ipv6() && address.ip().is_unspecified() && !inner.is_six_only;
-        Ok(LocalEnd { address, is_for_both })
+        Ok(LocalEnd { address, is_for_both, spread: inner.spread })
     }
 
     /// Sets `IPV6_V6ONLY`, as long as the socket has no address.
@@ -485,7 +488,7 @@ impl Socket {
         let local = self.local_end(&inner, to)?;
         match inner.state {
             SocketState::Fresh(None) => {
-                let sharing = inner.sharing;
+                let sharing = if inner.reuses || inner.spread.is_some() { Sharing::Reuse } else { Sharing::Exclusive };
                 let binding = with_stack(|stack, _| stack.tcp_bind(local, sharing))?;
                 inner.state = SocketState::Fresh(Some(binding));
             }
@@ -519,7 +522,7 @@ impl Socket {
         let mut inner = self.inner.lock();
         match inner.state {
             SocketState::Fresh(binding) => {
-                let options = inner.tcp;
+                let (options, deferral) = (inner.tcp, inner.deferral);
                 let any = anywhere(self.family, inner.is_six_only);
                 let listener = with_stack(|stack, _| {
                     let own = match binding {
@@ -528,7 +531,10 @@ impl Socket {
                     };
                     let listener = stack.tcp_listen(own, backlog, &options);
                     match listener {
-                        Ok(listener) => stack.set_listener_owner(listener, self.owner.clone())?,
+                        Ok(listener) => {
+                            stack.set_listener_owner(listener, self.owner.clone())?;
+                            stack.set_deferral(listener, deferral)?;
+                        }
                         Err(_) if binding.is_none() => stack.release(own)?,
                         Err(_) => {}
                     }
@@ -886,11 +892,9 @@ impl Socket {
         let number = value.read_number(caller)?;
         let mut inner = self.inner.lock();
         match named {
-            (option::SOL_SOCKET, name @ (option::SO_REUSEADDR | option::SO_REUSEPORT)) => {
-                let (address, port) = &mut inner.reuses;
-                *(if name == option::SO_REUSEADDR { address } else { port }) = number != 0;
-                let shares = inner.reuses != (false, false);
-                inner.sharing = if shares { Sharing::Reuse } else { Sharing::Exclusive };
+            (option::SOL_SOCKET, option::SO_REUSEADDR) => inner.reuses = number != 0,
+            (option::SOL_SOCKET, option::SO_REUSEPORT) => {
+                inner.spread = (number != 0).then(|| caller.whom().map_or(0, |whom| whom.users.effective));
             }
             (option::SOL_SOCKET, option::SO_KEEPALIVE) => {
                 inner.tcp.keepalive = (number != 0).then_some(inner.keepalive);
@@ -931,6 +935,9 @@ impl Socket {
                 let milliseconds = u32::try_from(number as i32).map_err(|_| Errno::EINVAL)?;
                 inner.tcp.user_timeout = NonZeroU32::new(milliseconds);
             }
+            (option::IPPROTO_TCP, option::TCP_DEFER_ACCEPT) if self.kind == types::SOCK_STREAM => {
+                inner.deferral = deferral_of(number as i32);
+            }
             (option::IPPROTO_TCP, option::TCP_QUICKACK) if self.kind == types::SOCK_STREAM => {
                 // As on Linux it lasts for a while only.
                 if let (SocketState::Connected(id), true) = (&inner.state, number != 0) {
@@ -959,7 +966,13 @@ impl Socket {
                 }
                 _ => Ok(()),
             })?,
-            SocketState::Listening(id) => with_stack(|stack, _| stack.set_listener_options(id, &options))?,
+            SocketState::Listening(id) => {
+                let deferral = inner.deferral;
+                with_stack(|stack, _| {
+                    stack.set_listener_options(id, &options)?;
+                    stack.set_deferral(id, deferral)
+                })?;
+            }
             SocketState::Datagram(_) | SocketState::Fresh(_) => {}
         }
         Ok(0)
@@ -982,8 +995,8 @@ impl Socket {
                 },
             },
             (option::SOL_SOCKET, option::SO_ACCEPTCONN) => matches!(inner.state, SocketState::Listening(_)) as u32,
-            (option::SOL_SOCKET, option::SO_REUSEADDR) => inner.reuses.0 as u32,
-            (option::SOL_SOCKET, option::SO_REUSEPORT) => inner.reuses.1 as u32,
+            (option::SOL_SOCKET, option::SO_REUSEADDR) => inner.reuses as u32,
+            (option::SOL_SOCKET, option::SO_REUSEPORT) => inner.spread.is_some() as u32,
             (option::SOL_SOCKET, option::SO_KEEPALIVE) => inner.tcp.keepalive.is_some() as u32,
             (option::SOL_SOCKET, option::SO_BROADCAST) => inner.broadcasts as u32,
             (option::SOL_SOCKET, option::SO_SNDBUF) => inner.tcp.send_buffer as u32,
@@ -1041,6 +1054,20 @@ impl Socket {
         let full = if second.is_some() { 8 } else { 4 };
         out.write(caller, &bytes[..full])
     }
+}
+
+/// Returns the seconds for which a listener waits for first bytes that was told to wait for this many: up to the time
+/// of the next answer to a request, as on Linux.
+fn deferral_of(seconds: i32) -> u32 {
+    const LONGEST_WAIT: u32 = 120;
+    const MOST: u32 = 29_887;
+    let seconds = u32::try_from(seconds).unwrap_or(0).min(MOST);
+    let (mut all, mut wait) = (0, 1);
+    while all < seconds {
+        all += wait;
+        wait = (2 * wait).min(LONGEST_WAIT);
+    }
+    all
 }
 
 /// Sets the algorithm of congestion control by its name: `ENOENT` for another one than there is.
@@ -1104,7 +1131,7 @@ impl Socket {
     /// Performs `getsockopt` for an option of TCP.
     fn get_tcp_option(&self, caller: &dyn Caller, name: u32, out: OptionOut) -> Result<usize, Errno> {
         let inner = self.inner.lock();
-        let (options, keepalive) = (inner.tcp, inner.keepalive);
+        let (options, keepalive, deferral) = (inner.tcp, inner.keepalive, inner.deferral);
         // Listeners and fresh sockets have no connection to tell of.
         let (state, about) = match inner.state {
             SocketState::Connected(id) => with_stack(|stack, _| stack.information(id))?,
@@ -1118,6 +1145,7 @@ impl Socket {
             option::TCP_KEEPINTVL => keepalive.interval.into(),
             option::TCP_KEEPCNT => keepalive.probes.into(),
             option::TCP_USER_TIMEOUT => options.user_timeout.map_or(0, NonZeroU32::get),
+            option::TCP_DEFER_ACCEPT => deferral,
             option::TCP_QUICKACK => 1,
             // Linux's word for a connection that is not there yet.
             option::TCP_MAXSEG => about.map_or(536, |about| about.segment),
@@ -1732,6 +1760,7 @@ mod tests {
                 (option::TCP_KEEPCNT, 9, 127, Some(128)),
                 (option::TCP_USER_TIMEOUT, 0, 30_000, Some(u32::MAX)),
                 (option::TCP_CORK, 0, 1, None),
+                (option::TCP_DEFER_ACCEPT, 0, 31, None),
                 (option::TCP_NODELAY, 0, 1, None),
             ] {
                 assert_eq!(read_option(program, socket, tcp(name)), Ok(usual), "{name}");
@@ -1757,6 +1786,37 @@ mod tests {
             // Sockets of datagrams have none of them.
             let other = program.call(SystemCall::Socket, [2, 2, 0]).unwrap();
             assert_eq!(read_option(program, other, tcp(option::TCP_KEEPIDLE)), Err(Errno::ENOPROTOOPT));
+        });
+    }
+
+    /// Values that Linux tells after these were set.
+    #[test]
+    fn waits_for_first_bytes_end_with_answers() {
+        let told = [(i32::MIN, 0), (0, 0), (1, 1), (2, 3), (3, 3), (4, 7), (60, 63), (128, 247), (i32::MAX, 29_887)];
+        for (seconds, expected) in told {
+            assert_eq!(deferral_of(seconds), expected, "{seconds}");
+        }
+    }
+
+    /// Two listeners of one user have one port, and another user's has none.
+    #[test]
+    fn a_port_is_shared_by_the_sockets_of_one_user() {
+        run(|program| {
+            let on = 1u32.to_le_bytes();
+            let address = program.store(&[2, 0, 0x20, 0x31, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            let listener = |program: &mut Program, shares: bool| {
+                let socket = program.call(SystemCall::Socket, [2, 1, 0]).unwrap();
+                if shares {
+                    set(program, socket, (option::SOL_SOCKET, option::SO_REUSEPORT), &on).unwrap();
+                }
+                let bound = program.call(SystemCall::Bind, [socket, address, 16]);
+                bound.map(|_| program.call(SystemCall::Listen, [socket, 5]).unwrap())
+            };
+            assert_eq!(listener(program, true), Ok(0));
+            assert_eq!(listener(program, false), Err(Errno::EADDRINUSE));
+            assert_eq!(listener(program, true), Ok(0));
+            assert_eq!(program.call(SystemCall::SetUser, [7]), Ok(0));
+            assert_eq!(listener(program, true), Err(Errno::EADDRINUSE));
         });
     }
 
