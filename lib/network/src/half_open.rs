@@ -9,9 +9,9 @@
 //! number of records is bounded by the listener's backlog and by a limit for all listeners; requests beyond that are
 //! answered with a *SYN cookie* ([`cookie`]), which needs no memory. A flood therefore costs its answers and nothing
 //! else, and a real client gets in as long as its packets do. A connection that began with a cookie has no window
-//! scaling and no selective acknowledgements, because the cookie has no room for them, and its answer is never
-//! repeated, because it is not recorded; cookies are therefore the exception. They are accepted only while a listener
-//! had reason to make some.
+//! scaling, no timestamps and no selective acknowledgements, because the cookie has no room for them, and its answer is
+//! never repeated, because it is not recorded; cookies are therefore the exception. They are accepted only while a
+//! listener had reason to make some.
 //!
 //! **From a record to a connection.** A control block is made with the numbers and the agreement of the two, as if it
 //! had answered the request itself, and then gets the acknowledgement that has just arrived.
@@ -22,17 +22,17 @@ use ethernet::Link;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{TcpControl, TcpRepr};
-use tcp::{Agreed, ControlBlock, Handshake, State, first_window, shift_of};
+use tcp::{Agreed, ControlBlock, Handshake, Stamps, State, first_window, shift_of};
 
 use crate::Error;
 use crate::charge::{Charge, Held, Need};
 use crate::frame::Segment;
 use crate::host::{Cause, EXPIRIES, Host, Next, RETRY, Via};
 use crate::link::Token;
-use crate::reply::{Course, header_length, packet_length, parse};
+use crate::reply::{Course, header_length, packet_length, parse, stamped};
 use crate::schedule::{Timers, WorkList};
-use crate::secrets::{COOKIE_LIFE_SECONDS, cookie, initial_sequence_number, opened_cookie};
-use crate::segments::segment_in;
+use crate::secrets::{COOKIE_LIFE_SECONDS, beginning, cookie, opened_cookie};
+use crate::segments::{segment_in, time};
 use crate::six::LEAST_MTU;
 use crate::slab::{ListenerId, Slab};
 use crate::table::{ENTRY, Hash, Key, Table};
@@ -55,21 +55,34 @@ struct Offer {
     scale: Option<u8>,
     /// Whether it supports selective acknowledgements.
     selective: bool,
+    /// Timestamps, if it has told one: with its, which is told back.
+    stamps: Option<Stamps>,
 }
 
 impl Offer {
-    fn of(request: &TcpRepr<'_>, key: Key) -> Self {
+    /// Reads the offer of a request. `stamps` are this side's.
+    fn of(request: &TcpRepr<'_>, key: Key, stamps: Stamps, now: Instant) -> Self {
         let unsaid = if matches!(key, Key::Four(_)) { SEGMENT_UNSAID } else { SEGMENT_UNSAID_OF_SIX };
         Offer {
             segment: request.max_seg_size.filter(|&size| size > 0).unwrap_or(unsaid),
             scale: request.window_scale,
             selective: request.sack_permitted,
+            stamps: request.timestamp.map(|theirs| stamps.with(theirs.tsval, time(now))),
         }
+    }
+
+    /// Returns the offer after the request was repeated: with its last timestamp, and with none if it has none.
+    fn repeated(self, request: &TcpRepr<'_>, now: Instant) -> Self {
+        let now = time(now);
+        let stamps = self.stamps.zip(request.timestamp).map(|(stamps, theirs)| {
+            if stamps.is_outdated(theirs.tsval, now) { stamps } else { stamps.with(theirs.tsval, now) }
+        });
+        Offer { stamps, ..self }
     }
 
     /// Returns the part of an offer that a cookie encodes.
     fn from_cookie(segment: u16) -> Self {
-        Offer { segment, scale: None, selective: false }
+        Offer { segment, scale: None, selective: false, stamps: None }
     }
 }
 
@@ -165,14 +178,22 @@ enum Established {
 }
 
 /// Returns the answer to a request.
-fn answer_to(course: &Course, ours: u32, theirs: u32, offer: Offer, buffer: usize, mtu: usize) -> TcpRepr<'static> {
+fn answer_to(
+    course: &Course,
+    ours: u32,
+    theirs: u32,
+    offer: Offer,
+    buffer: usize,
+    mtu: usize,
+    now: Instant,
+) -> TcpRepr<'static> {
     let headers = packet_length(course.key, &course.segment(TcpControl::None, 0, 0));
     TcpRepr {
         window_len: first_window(buffer),
         max_seg_size: Some(u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)),
         window_scale: offer.scale.map(|_| shift_of(buffer)),
         sack_permitted: offer.selective,
-        ..course.segment(TcpControl::Syn, ours, theirs.wrapping_add(1))
+        ..stamped(offer.stamps, course.segment(TcpControl::Syn, ours, theirs.wrapping_add(1)), now)
     }
 }
 
@@ -243,8 +264,8 @@ impl Host {
         let theirs = segment.sequence;
         let mtu = self.mtu_of(via);
         let listener = ListenerId { index: listener_index, generation };
-        let offer = Offer::of(&request, key);
-        let ours = initial_sequence_number(&self.sequence_numbers, key, now);
+        let (ours, stamps) = beginning(&self.sequence_numbers, key, now);
+        let offer = Offer::of(&request, key, stamps, now);
         // A record if the backlog allows one, else a cookie.
         let made = if half_open < backlog {
             let receive_buffer = receive_buffer as u32;
@@ -275,7 +296,7 @@ impl Host {
                 if let Some(listener) = self.listeners.get_mut(listener_index) {
                     listener.half_open += 1;
                 }
-                answer_to(&course, ours, theirs, offer, receive_buffer, mtu)
+                answer_to(&course, ours, theirs, offer, receive_buffer, mtu, now)
             }
             // Requests within the host are not forged.
             Err(_) if via == Via::Local => {
@@ -284,7 +305,7 @@ impl Host {
             }
             Err(_) => {
                 let cookie = self.cookie_for(listener_index, key, theirs, offer, now);
-                answer_to(&course, cookie, theirs, Offer::from_cookie(offer.segment), receive_buffer, mtu)
+                answer_to(&course, cookie, theirs, Offer::from_cookie(offer.segment), receive_buffer, mtu, now)
             }
         };
         course.send(&segment, answer, &checksums);
@@ -340,7 +361,7 @@ impl Host {
         }
         let checksums = self.checksums_of(via);
         let course = Course::back(via, request.course.key, frame, self.hardware);
-        let (Some(course), Some(_)) = (course, parse(via, frame, &checksums)) else {
+        let (Some(course), Some(parsed)) = (course, parse(via, frame, &checksums)) else {
             return;
         };
         if segment.is_reset() {
@@ -351,8 +372,11 @@ impl Host {
             return;
         }
         if segment.opens() && segment.sequence == theirs {
-            let mtu = self.mtu_of(via);
-            let segment = answer_to(&course, ours, theirs, offer, request.receive_buffer as usize, mtu);
+            let (mtu, offer) = (self.mtu_of(via), offer.repeated(&parsed, now));
+            if let Some(answered) = self.half_open.requests.get_mut(index) {
+                answered.request.offer = offer;
+            }
+            let segment = answer_to(&course, ours, theirs, offer, request.receive_buffer as usize, mtu, now);
             course.send(&segment, answer, &checksums);
             return;
         }
@@ -360,7 +384,7 @@ impl Host {
             // Another request from the same port. If the first was meant, an acknowledgement that fits no request of
             // the other side makes it reset this one, and ask again (RFC 5961, section 4).
             let (ours, theirs) = (ours.wrapping_add(1), theirs.wrapping_add(1));
-            Remains { ours, theirs }.acknowledge(&course, answer, &checksums);
+            Remains { ours, theirs, stamps: offer.stamps }.acknowledge(&course, answer, &checksums, now);
             return;
         }
         if !segment.acknowledges() {
@@ -543,7 +567,7 @@ impl Host {
             request.repeated = request.repeated.saturating_add(1);
             let wait = FIRST_WAIT * (1 << request.repeated.min(6));
             let next = end.min(now + wait);
-            let segment = answer_to(&course, ours, theirs, offer, receive_buffer as usize, mtu);
+            let segment = answer_to(&course, ours, theirs, offer, receive_buffer as usize, mtu, now);
             match course.via {
                 Via::Ethernet | Via::Six | Via::NarrowSix => {
                     let Some(departing) = link.depart() else {
@@ -574,7 +598,8 @@ fn answered(request: &Request, options: &TcpOptions, size: u16) -> Result<Wire, 
     let &Request { course, ours, theirs, offer, since, receive_buffer, .. } = request;
     let window = first_window(receive_buffer as usize);
     let scale = offer.scale.map(|theirs| (theirs, shift_of(receive_buffer as usize)));
-    let agreed = Agreed { segment_size: offer.segment.min(size), scale, selective: offer.selective };
+    let agreed =
+        Agreed { segment_size: offer.segment.min(size), scale, selective: offer.selective, stamps: offer.stamps };
     let tcp = ControlBlock::accept(&Handshake { ours, theirs, window, agreed }, options.buffers());
     Wire::new(course.via, tcp, options, since)
 }
@@ -585,7 +610,7 @@ mod tests {
 
     use alloc::vec::Vec;
     use property::{Limited, with_memory};
-    use smoltcp::wire::TcpSeqNumber;
+    use smoltcp::wire::{TcpSeqNumber, TcpTimestampRepr};
 
     use super::*;
 
@@ -607,7 +632,7 @@ mod tests {
                 listener: ListenerId { index: 0, generation: 1 },
                 ours: 1,
                 theirs: 2,
-                offer: Offer::of(&REQUEST, four()),
+                offer: offer_of(&REQUEST, four()),
                 receive_buffer: 0,
                 since: Instant::ZERO,
                 repeated: 0,
@@ -653,12 +678,12 @@ mod tests {
 
     #[test]
     fn an_offer_is_read_from_the_request() {
-        let offer = |segment| Offer { segment, scale: Some(3), selective: true };
+        let offer = |segment| Offer { segment, scale: Some(3), selective: true, stamps: None };
         for (said, segment) in [(None, 536), (Some(0), 536), (Some(1), 1), (Some(1460), 1460)] {
-            assert_eq!(Offer::of(&TcpRepr { max_seg_size: said, ..REQUEST }, four()), offer(segment));
+            assert_eq!(offer_of(&TcpRepr { max_seg_size: said, ..REQUEST }, four()), offer(segment));
         }
-        assert_eq!(Offer::of(&TcpRepr { max_seg_size: None, ..REQUEST }, six()), offer(1220));
-        assert_eq!(Offer::from_cookie(1300), Offer { segment: 1300, scale: None, selective: false });
+        assert_eq!(offer_of(&TcpRepr { max_seg_size: None, ..REQUEST }, six()), offer(1220));
+        assert_eq!(Offer::from_cookie(1300), Offer { segment: 1300, scale: None, selective: false, stamps: None });
     }
 
     #[test]
@@ -666,8 +691,8 @@ mod tests {
         let key =
             Key::new(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 9));
         let course = Course { via: Via::Local, key, hardware: [[0; 6]; 2] };
-        let answer = |offer, window| answer_to(&course, 100, u32::MAX, offer, window, 1500);
-        let all = answer(Offer::of(&REQUEST, four()), 0x2_0000);
+        let answer = |offer, window| answer_to(&course, 100, u32::MAX, offer, window, 1500, Instant::from_secs(3));
+        let all = answer(offer_of(&REQUEST, four()), 0x2_0000);
         assert_eq!((all.control, all.src_port, all.dst_port), (TcpControl::Syn, 80, 9));
         assert_eq!((all.seq_number, all.ack_number), (TcpSeqNumber(100), Some(TcpSeqNumber(0))));
         assert_eq!((all.window_len, all.max_seg_size), (1 << 14, Some(1460)));
@@ -675,6 +700,21 @@ mod tests {
         let little = answer(Offer::from_cookie(1), 1000);
         assert_eq!((little.window_len, little.max_seg_size), (1000, Some(1460)));
         assert_eq!((little.window_scale, little.sack_permitted), (None, false));
+        assert_eq!([all.timestamp, little.timestamp], [None; 2]);
+        let with_stamp = TcpRepr { timestamp: Some(TcpTimestampRepr::new(77, 0)), ..REQUEST };
+        let offer = offer_of(&with_stamp, four());
+        let told = |offer| answer(offer, 1000).timestamp.map(|told| (told.tsval, told.tsecr));
+        assert_eq!(told(offer), Some((3005, 77)));
+        // The last one counts, and none if it was given up.
+        let again = |stamp| TcpRepr { timestamp: Some(TcpTimestampRepr::new(stamp, 0)), ..REQUEST };
+        assert_eq!(told(offer.repeated(&again(78), Instant::ZERO)), Some((3005, 78)));
+        assert_eq!(told(offer.repeated(&again(76), Instant::ZERO)), Some((3005, 77)), "it was late");
+        assert_eq!(told(offer.repeated(&REQUEST, Instant::ZERO)), None);
+        assert_eq!(told(offer_of(&REQUEST, four()).repeated(&with_stamp, Instant::ZERO)), None);
+    }
+
+    fn offer_of(request: &TcpRepr<'_>, key: Key) -> Offer {
+        Offer::of(request, key, Stamps::new(5), Instant::ZERO)
     }
 
     #[test]

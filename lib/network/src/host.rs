@@ -669,7 +669,7 @@ impl Host {
                 self.memory_was_asked_for(index, asked, now);
             }
             if reaction != Reaction::Usual {
-                self.react(reaction, via, index, &Segment::of(key, &arrived), frame, answer);
+                self.react(reaction, (via, index), &Segment::of(key, &arrived), frame, answer, now);
             }
             if is_kept_waiting {
                 self.arm_timeouts(index, now);
@@ -713,13 +713,14 @@ impl Host {
             return;
         }
         let listener = if segment.opens() { self.find_listener(key) } else { None };
-        match self.time_wait.find(key, &segment, listener.is_some()) {
+        let stamp = || Some(segment_in(via, frame, self.hardware, &self.checksums)?.options().stamps?.0);
+        match self.time_wait.find(key, &segment, listener.is_some(), stamp, now) {
             Verdict::Unknown => {}
             Verdict::Replaced => self.ports.leave(segment.key.local_port()),
             Verdict::Ignore => return,
             Verdict::Acknowledge(remains) => {
                 if let Some(course) = Course::back(via, key, frame, self.hardware) {
-                    remains.acknowledge(&course, answer, &self.checksums_of(via));
+                    remains.acknowledge(&course, answer, &self.checksums_of(via), now);
                 }
                 return;
             }
@@ -757,11 +758,11 @@ impl Host {
     fn react<T: TxToken>(
         &mut self,
         reaction: Reaction,
-        via: Via,
-        index: u32,
+        (via, index): (Via, u32),
         segment: &Segment,
         frame: &[u8],
         answer: T,
+        now: Instant,
     ) {
         match reaction {
             Reaction::Answer => {
@@ -771,7 +772,7 @@ impl Host {
                 };
                 let departure = wire.tcp_mut().acknowledgement();
                 // The way back fills in the checksum, where that is to be done here.
-                course.depart(wire.tcp(), &departure, false, answer);
+                course.depart(wire.tcp(), &departure, false, answer, now);
             }
             Reaction::Refused => self.refuse(via, segment, frame, answer),
             Reaction::Challenged if segment.resets_or_synchronizes() => self.counters.challenges += 1,
@@ -1451,7 +1452,7 @@ fn emit<T: TxToken>(
 ) -> bool {
     let Some(token) = token else { return false };
     let departure = wire.tcp_mut().send_planned(planned, time(now));
-    course.depart(wire.tcp(), &departure, is_summed, token);
+    course.depart(wire.tcp(), &departure, is_summed, token, now);
     true
 }
 

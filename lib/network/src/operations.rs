@@ -11,7 +11,7 @@ use crate::charge::{Charge, Held, Owner};
 use crate::configuration::{LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::host::{Host, Via};
 use crate::local::{Ending, Phase};
-use crate::secrets::initial_sequence_number;
+use crate::secrets::beginning;
 use crate::slab::{BindingId, ConnectionId, ListenerId};
 use crate::table::{Key, LocalEnd, Purpose, Sharing};
 use crate::tcp::{
@@ -171,8 +171,8 @@ impl Host {
             }
             _ => {
                 let charge = charge(wire_charge(key))?;
-                let number = initial_sequence_number(&self.sequence_numbers, key, now);
-                let tcp = ControlBlock::connect(number, self.segment_size(via, key), options.buffers());
+                let (number, stamps) = beginning(&self.sequence_numbers, key, now);
+                let tcp = ControlBlock::connect(number, self.segment_size(via, key), Some(stamps), options.buffers());
                 let wire = Wire::new(via, tcp, options, now)?;
                 let index = self.add(Connection::new(key, Holder::Application, Engine::Wire(wire), charge))?;
                 self.touch(index, now);

@@ -2,12 +2,15 @@
 
 use ethernet::ETHERNET_HEADER;
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
+use smoltcp::time::Instant;
 use smoltcp::wire::{
     EthernetFrame, IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv4Repr, Ipv6Packet, TcpControl, TcpPacket, TcpRepr,
-    TcpSeqNumber,
+    TcpSeqNumber, TcpTimestampRepr,
 };
+use tcp::Stamps;
 
 use crate::host::Via;
+use crate::segments::time;
 use crate::table::Key;
 
 /// Path to the other end of a conversation.
@@ -85,6 +88,12 @@ impl Course {
         }
         packet
     }
+}
+
+/// Returns a segment that leaves now with timestamps, if there are any.
+pub(crate) fn stamped(stamps: Option<Stamps>, segment: TcpRepr<'_>, now: Instant) -> TcpRepr<'_> {
+    let told = stamps.map(|stamps| stamps.told(time(now)));
+    TcpRepr { timestamp: told.map(|(value, echo)| TcpTimestampRepr::new(value, echo)), ..segment }
 }
 
 /// Returns the length of the IP header of a packet with this key.

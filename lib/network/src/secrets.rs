@@ -11,6 +11,7 @@ use core::net::IpAddr;
 
 use siphasher::sip::SipHasher24;
 use smoltcp::time::Instant;
+use tcp::Stamps;
 
 use crate::table::Key;
 
@@ -96,10 +97,13 @@ impl Secret {
 }
 
 /// Returns the number with which a connection of these ends begins now: a clock of 4 microseconds and a keyed hash (RFC
-/// 6528, section 3).
-pub(crate) fn initial_sequence_number(secret: &Secret, key: Key, now: Instant) -> u32 {
+/// 6528, section 3). Beside it are the timestamps of that connection, whose clock has an offset that is another part of
+/// the hash: it tells nothing of other ends, either, and the timestamps of equal ends grow from one connection to the
+/// next (RFC 7323, section 7.1).
+pub(crate) fn beginning(secret: &Secret, key: Key, now: Instant) -> (u32, Stamps) {
     let clock = (now.total_micros() / 4) as u32;
-    clock.wrapping_add(secret.of(key, [0, 0]) as u32)
+    let hash = secret.of(key, [0, 0]);
+    (clock.wrapping_add(hash as u32), Stamps::new((hash >> 32) as u32))
 }
 
 /// Period of a cookie's counter. A cookie is good until the counter has changed twice.
@@ -187,7 +191,7 @@ mod tests {
     #[test]
     fn numbers_of_the_same_ends_grow_with_the_clock_and_others_are_unrelated() {
         let secret = secret(3);
-        let at = |port, micros: i64| initial_sequence_number(&secret, key(port), Instant::from_micros(micros));
+        let at = |port, micros: i64| beginning(&secret, key(port), Instant::from_micros(micros)).0;
         assert_eq!(at(1, 4_000_000).wrapping_sub(at(1, 0)), 1_000_000);
         // The clock wraps around in 4.77 hours, as in RFC 9293.
         assert_eq!(at(1, 1 << 34), at(1, 0));
@@ -195,6 +199,22 @@ mod tests {
         steps.sort_unstable();
         steps.dedup();
         assert_eq!(steps.len(), 999);
+    }
+
+    #[test]
+    fn timestamps_do_not_tell_how_long_the_machine_is_up_nor_the_numbers() {
+        let secret = secret(3);
+        let parts = |port, micros: i64| {
+            let now = Instant::from_micros(micros);
+            let (number, stamps) = beginning(&secret, key(port), now);
+            (number, stamps.told(micros as u64).0)
+        };
+        assert_eq!(parts(1, 5_000_000).1.wrapping_sub(parts(1, 0).1), 5000);
+        let mut steps: Vec<u32> = (1..1000).map(|port| parts(port + 1, 0).1.wrapping_sub(parts(port, 0).1)).collect();
+        steps.extend((1..1000).map(|port| parts(port, 0).1.wrapping_sub(parts(port, 0).0)));
+        steps.sort_unstable();
+        steps.dedup();
+        assert_eq!(steps.len(), 2 * 999);
     }
 
     #[test]

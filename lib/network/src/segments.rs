@@ -63,14 +63,21 @@ pub(crate) fn segment_in<'frame>(
 }
 
 impl Course {
-    /// Sends a segment of a connection; `is_summed` if its checksum is to be filled in.
+    /// Sends a segment of a connection now; `is_summed` if its checksum is to be filled in.
     #[inline(always)]
-    pub(crate) fn depart<T: TxToken>(&self, block: &ControlBlock, departure: &Departure, is_summed: bool, token: T) {
+    pub(crate) fn depart<T: TxToken>(
+        &self,
+        block: &ControlBlock,
+        departure: &Departure,
+        is_summed: bool,
+        token: T,
+        now: Instant,
+    ) {
         let (header, segment) = (header_length(self.key), departure.length());
         token.consume(self.header() + header + segment, |frame| {
             let (head, bytes) = self.write_envelope(frame).split_at_mut(header);
             self.write_packet_header(segment, head);
-            block.write(departure, self.key.local_port(), self.key.remote_port(), bytes);
+            block.write(departure, [self.key.local_port(), self.key.remote_port()], time(now), bytes);
             if !is_summed {
                 return;
             }

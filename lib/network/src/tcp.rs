@@ -564,7 +564,8 @@ impl Wire {
 
     /// Returns the record to keep when the connection has ended in TIME-WAIT.
     pub(crate) fn remains(&self) -> Remains {
-        Remains { ours: self.tcp().unacknowledged(), theirs: self.tcp().expected() }
+        let tcp = self.tcp();
+        Remains { ours: tcp.unacknowledged(), theirs: tcp.expected(), stamps: tcp.stamps() }
     }
 
     /// Returns the time at which all probes will have gone unanswered.

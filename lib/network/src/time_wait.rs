@@ -1,20 +1,23 @@
 //! Records of ended connections (TIME-WAIT, RFC 9293 section 3.6.1).
 //!
 //! The side that closed first must for a while answer when the other side repeats its last segment, and must keep late
-//! segments of the old connection away from a new one with the same ends. Two sequence numbers suffice for that; the
-//! connection with its buffers, a hundred times as large, is gone. All records live equally long, so they expire in the
-//! order in which they came, and no timer is needed for each.
+//! segments of the old connection away from a new one with the same ends. Two sequence numbers suffice for that, and
+//! timestamps, if the connection has them, by which a new request is told from a late one (RFC 6191); the connection
+//! with its buffers, many times as large, is gone. All records live equally long, so they expire in the order in which
+//! they came, and no timer is needed for each.
 
 use alloc::collections::VecDeque;
 
 use smoltcp::phy::{ChecksumCapabilities, TxToken};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::TcpControl;
+use tcp::Stamps;
 
 use crate::Error;
 use crate::charge::Charge;
 use crate::frame::Segment;
-use crate::reply::Course;
+use crate::reply::{Course, stamped};
+use crate::segments::time;
 use crate::table::{ENTRY, Hash, Key, Table};
 
 /// Next sequence numbers of the two sides.
@@ -22,12 +25,32 @@ use crate::table::{ENTRY, Hash, Key, Table};
 pub(crate) struct Remains {
     pub(crate) ours: u32,
     pub(crate) theirs: u32,
+    /// Timestamps, if the connection has them: the other side drops segments without.
+    pub(crate) stamps: Option<Stamps>,
 }
 
 impl Remains {
     /// Sends an acknowledgement.
-    pub(crate) fn acknowledge<T: TxToken>(self, course: &Course, answer: T, checksums: &ChecksumCapabilities) {
-        course.send(&course.segment(TcpControl::None, self.ours, self.theirs), answer, checksums);
+    pub(crate) fn acknowledge<T: TxToken>(
+        self,
+        course: &Course,
+        answer: T,
+        checksums: &ChecksumCapabilities,
+        now: Instant,
+    ) {
+        let segment = stamped(self.stamps, course.segment(TcpControl::None, self.ours, self.theirs), now);
+        course.send(&segment, answer, checksums);
+    }
+
+    /// Whether the request with this number and timestamp, if it has one, is later than all of the connection (RFC
+    /// 6191, section 2).
+    fn are_before(&self, sequence: u32, stamp: Option<u32>, now: Instant) -> bool {
+        let is_ahead = sequence.wrapping_sub(self.theirs) as i32 > 0;
+        match self.stamps.zip(stamp) {
+            Some((stamps, stamp)) if stamps.is_outdated(stamp, time(now)) => false,
+            Some((stamps, stamp)) => is_ahead || stamps.is_newer(stamp, time(now)),
+            None => is_ahead,
+        }
     }
 }
 
@@ -134,8 +157,16 @@ impl TimeWait {
         self.next().is_some_and(|expires| expires <= now).then(|| self.pop())
     }
 
-    /// Judges a segment. `wanted` says whether there is a listener for the connection that the segment may begin.
-    pub(crate) fn find(&mut self, key: Key, segment: &Segment, wanted: bool) -> Verdict {
+    /// Judges a segment. `wanted` says whether there is a listener for the connection that the segment may begin, and
+    /// `stamp` reads its timestamp.
+    pub(crate) fn find(
+        &mut self,
+        key: Key,
+        segment: &Segment,
+        wanted: bool,
+        stamp: impl FnOnce() -> Option<u32>,
+        now: Instant,
+    ) -> Verdict {
         if self.live == 0 {
             return Verdict::Unknown;
         }
@@ -149,8 +180,7 @@ impl TimeWait {
         if segment.is_reset() {
             return Verdict::Ignore;
         }
-        let ahead = segment.sequence.wrapping_sub(record.remains.theirs) as i32;
-        if segment.opens() && wanted && ahead > 0 {
+        if segment.opens() && wanted && record.remains.are_before(segment.sequence, stamp(), now) {
             record.charge = None;
             self.live -= 1;
             self.table.remove(key);
@@ -195,12 +225,14 @@ mod tests {
         const SYN: u8 = 2;
         const RST: u8 = 4;
         const ACK: u8 = 16;
-        let remains = Remains { ours: 10, theirs: 1000 };
+        let remains = Remains { ours: 10, theirs: 1000, stamps: None };
         // A segment of `length` bytes with the `number`th number behind the record's.
         let find = |waiting: &mut TimeWait, flags: u8, number: i32, length: u32, wanted: bool| {
             let (local, remote) = (key(1).local(), key(1).remote());
             let sequence = 1000u32.wrapping_add_signed(number);
-            waiting.find(key(1), &Segment::new(local, remote, sequence, length, flags), wanted)
+            let segment = Segment::new(local, remote, sequence, length, flags);
+            // Only a connection with timestamps looks at one.
+            waiting.find(key(1), &segment, wanted, || Some(7), Instant::ZERO)
         };
         let mut waiting = TimeWait::new(Hash::new([3; 16]), 2, Duration::from_secs(10));
         assert_eq!(find(&mut waiting, ACK, 0, 1, false), Verdict::Unknown);
@@ -235,5 +267,29 @@ mod tests {
         waiting.enter(key(1), remains, unowned(), Instant::ZERO).unwrap();
         assert_eq!(find(&mut waiting, SYN, i32::MAX, 1, true), Verdict::Replaced);
         assert_eq!((waiting.len(), waiting.free()), (0, 2));
+    }
+
+    /// A request with a timestamp is judged by that first (RFC 6191).
+    #[test]
+    fn a_later_timestamp_makes_a_request_new() {
+        let now = Instant::from_secs(1000);
+        let remains = Remains { ours: 10, theirs: 1000, stamps: Some(Stamps::new(3).with(50, 1_000_000_000)) };
+        for (stamp, number, is_new) in [
+            (Some(51), 1001, true),
+            (Some(51), 1, true),
+            (Some(50), 1001, true),
+            (Some(50), 1000, false),
+            (Some(50), 999, false),
+            (Some(49), 1001, false),
+            (Some(49), 1, false),
+            (None, 1001, true),
+            (None, 1000, false),
+        ] {
+            let mut waiting = TimeWait::new(Hash::new([3; 16]), 2, Duration::from_secs(10));
+            waiting.enter(key(1), remains, unowned(), now).unwrap();
+            let segment = Segment::new(key(1).local(), key(1).remote(), number, 1, 2);
+            let expected = if is_new { Verdict::Replaced } else { Verdict::Acknowledge(remains) };
+            assert_eq!(waiting.find(key(1), &segment, true, || stamp, now), expected, "{stamp:?} and {number}");
+        }
     }
 }

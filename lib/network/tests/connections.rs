@@ -631,7 +631,7 @@ fn an_acknowledgement_travels_with_the_answer() {
         net.now = next.expect("the acknowledgement has a time");
         assert!(net.now <= begun + 10 * MILLISECOND);
         net.server.poll(net.now);
-        assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54]);
+        assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [HEADERS]);
         net.settle();
     };
     // A bit more than one segment, received by the holder, or not, and answered.
@@ -642,24 +642,24 @@ fn an_acknowledgement_travels_with_the_answer() {
     assert_eq!(net.to_client.borrow().len(), 0);
     send(&mut net.server, server, b"answer", net.now).unwrap();
     net.server.poll(net.now);
-    assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [54 + 6]);
+    assert_eq!(net.to_client.borrow().iter().map(Vec::len).collect::<Vec<_>>(), [HEADERS + 6]);
     net.settle();
     // Without an answer the acknowledgement comes in time.
     wait_for_an_acknowledgement(&mut net, 1808);
     assert_eq!(net.client.unacknowledged(client), Ok(0));
     // That was no conversation, so acknowledgements do not wait for a while.
-    assert_eq!(arrive(&mut net, 1808).0, [54]);
+    assert_eq!(arrive(&mut net, 1808).0, [HEADERS]);
     begin(&mut net, &mut got);
     // Less than a segment waits as long, and no longer.
     wait_for_an_acknowledgement(&mut net, 1000);
     begin(&mut net, &mut got);
     // Two full segments are acknowledged at once, and so is the second half of them.
     let _ = receive(&mut net.server, server, &mut got, net.now);
-    assert_eq!(arrive(&mut net, 2920).0, [54]);
+    assert_eq!(arrive(&mut net, 2920).0, [HEADERS]);
     net.settle();
     let _ = receive(&mut net.server, server, &mut got, net.now);
     assert_eq!(arrive(&mut net, 1808).0, []);
-    assert_eq!(arrive(&mut net, 1460).0, [54]);
+    assert_eq!(arrive(&mut net, 1460).0, [HEADERS]);
     net.settle();
     assert_eq!(net.client.unacknowledged(client), Ok(0));
 }

@@ -438,7 +438,7 @@ fn hostile_times_cause_no_storm() {
 #[test]
 fn requests_survive_a_bad_wire() {
     for seed in 0..20 {
-        let mut net = faulty(Faults { lost: 30, repeated: 20, delayed: 20, damaged: 20 }, seed);
+        let mut net = faulty(Faults { lost: 30, repeated: 20, delayed: 20, damaged: 20, unstamps: false }, seed);
         let server = Server::new(100);
         for _ in 0..20 {
             // Damaged requests may be without sense for a server.

@@ -876,6 +876,6 @@ proptest! {
     fn data_arrives_whole_over_a_bad_wire(
         seed in any::<u64>(), lost in 0u64..15, repeated in 0u64..15, delayed in 0u64..15, damaged in 0u64..10,
     ) {
-        exchange(Faults { lost, repeated, delayed, damaged }, seed, 20_000);
+        exchange(Faults { lost, repeated, delayed, damaged, unstamps: false }, seed, 20_000);
     }
 }

@@ -19,13 +19,14 @@ use crate::congestion::Congestion;
 use crate::ranges::Ranges;
 use crate::ring::{BLOCK, Ring};
 use crate::round_trip::RoundTrip;
-use crate::segment::{Departure, HEADER, Options, Segment, Told, flags};
+use crate::segment::{Departure, HEADER, Options, STAMPS_LENGTH, Segment, Told, flags, write_stamps};
+use crate::stamps::{Stamps, TICK};
 use crate::{Time, is_before};
 
 /// Wait of an acknowledgement for data to travel with.
 const ACKNOWLEDGEMENT_DELAY: Time = 10_000;
-/// Number of bytes acknowledged without that wait: two full segments.
-const ACKNOWLEDGED_AT_ONCE: u32 = 2 * 1460;
+/// Number of bytes acknowledged without that wait: two full segments, also with the longest headers of most ways.
+const ACKNOWLEDGED_AT_ONCE: u32 = 2 * 1428;
 /// Number of bytes of which every second segment is acknowledged at once at the beginning of a connection, and after an
 /// acknowledgement that waited and found no data to travel with: as many as Linux takes for sixteen full segments.
 const EARLY: u32 = 16 * 1460;
@@ -37,7 +38,7 @@ const BETWEEN_CHALLENGES: Time = 1_000_000;
 const BETWEEN_ANSWERS: Time = 500_000;
 /// Shortest silence after which the other side is probed.
 const SHORTEST_SILENCE: Time = 1_000;
-/// Ranges that a segment tells, as many as most others do.
+/// Ranges that a segment tells, as many as most others do: there is room for no more beside timestamps.
 const RANGES_TOLD: usize = 3;
 /// Limit of a buffer at the beginning of a connection, if it may be larger later: a little more than what most others
 /// send at once then (RFC 6928).
@@ -91,6 +92,8 @@ pub struct Agreed {
     pub scale: Option<(u8, u8)>,
     /// Whether both sides understand selective acknowledgements.
     pub selective: bool,
+    /// Timestamps, if both sides put them into their segments.
+    pub stamps: Option<Stamps>,
 }
 
 /// The most bytes that the buffers of a connection may ever hold. A connection begins with less, if this is much, and
@@ -143,6 +146,8 @@ pub struct Information {
     pub shifts: (u8, u8),
     /// Whether both sides understand selective acknowledgements.
     pub is_selective: bool,
+    /// Whether both sides put timestamps into their segments.
+    pub is_stamped: bool,
     /// Whether a loss is being mended.
     pub is_recovering: bool,
 }
@@ -239,6 +244,8 @@ pub struct ControlBlock {
     /// Whether the other side is still to be told of the end.
     resets: bool,
     selective: bool,
+    /// Whether segments have timestamps; before the answer to a request, whether it offers them.
+    is_stamped: bool,
     /// Whether an acknowledgement is to be sent at once.
     is_due: bool,
     /// Whether a window or a silent peer is to be probed at once.
@@ -290,6 +297,8 @@ pub struct ControlBlock {
     ahead: Ranges,
     /// First number of what came ahead last.
     latest: u32,
+    /// Timestamps; of those that come, the last one of a segment that began where this side had acknowledged to.
+    stamps: Stamps,
 
     /// Time at which nothing will have been heard for too long.
     timer: Option<Time>,
@@ -332,6 +341,7 @@ impl ControlBlock {
             is_closing: false,
             resets: false,
             selective: false,
+            is_stamped: false,
             is_due: false,
             is_probing: false,
             is_filled: false,
@@ -362,6 +372,7 @@ impl ControlBlock {
             their_end: None,
             ahead: Ranges::default(),
             latest: 0,
+            stamps: Stamps::default(),
             timer: None,
             round_trip: RoundTrip::NEW,
             timed: None,
@@ -379,9 +390,10 @@ impl ControlBlock {
     }
 
     /// Makes a connection that requests: its first segment is a SYN with this number. `own_segment` is the largest
-    /// segment that it takes and sends.
-    pub fn connect(number: u32, own_segment: u16, limits: Limits) -> ControlBlock {
+    /// segment that it takes and sends. `stamps`, of which nothing has come, are offered, if there are any.
+    pub fn connect(number: u32, own_segment: u16, stamps: Option<Stamps>, limits: Limits) -> ControlBlock {
         let mut block = ControlBlock::new(State::SynSent, number, limits);
+        (block.is_stamped, block.stamps) = (stamps.is_some(), stamps.unwrap_or_default());
         block.own_segment = own_segment;
         block.shifts.1 = shift_of(limits.incoming);
         block
@@ -412,12 +424,18 @@ impl ControlBlock {
     }
 
     fn agree(&mut self, agreed: Agreed) {
-        self.segment = agreed.segment_size.max(SMALLEST_SEGMENT).into();
+        (self.is_stamped, self.stamps) = (agreed.stamps.is_some(), agreed.stamps.unwrap_or_default());
+        self.segment = self.data_of(agreed.segment_size);
         self.congestion = Congestion::new(self.segment);
         self.shifts = agreed.scale.unwrap_or((0, 0));
         self.selective = agreed.selective;
         // More room could not be told.
         self.limits.incoming = self.limits.incoming.min(usize::from(u16::MAX) << self.shifts.1);
+    }
+
+    /// Returns the largest data of a segment of this size, which has timestamps, or not (RFC 6691, section 2).
+    fn data_of(&self, size: u16) -> u32 {
+        u32::from(size.max(SMALLEST_SEGMENT)) - if self.is_stamped { STAMPS_LENGTH } else { 0 }
     }
 
     // Operations of the holder.
@@ -474,6 +492,7 @@ impl ControlBlock {
             room: self.incoming.free() as u32,
             shifts: self.shifts,
             is_selective: self.selective,
+            is_stamped: self.is_stamped && self.state != State::SynSent,
             is_recovering: self.recovery.is_some(),
         }
     }
@@ -596,7 +615,7 @@ impl ControlBlock {
 
     /// Has the connection send segments of at most this size from now on.
     pub fn limit_segment(&mut self, size: u16) {
-        self.segment = self.segment.min(size.max(SMALLEST_SEGMENT).into());
+        self.segment = self.segment.min(self.data_of(size));
     }
 
     // Questions of the caller about the numbers.
@@ -609,6 +628,11 @@ impl ControlBlock {
     /// Returns the first number that is not acknowledged.
     pub fn unacknowledged(&self) -> u32 {
         self.unacknowledged
+    }
+
+    /// Returns the timestamps, if both sides have agreed to them.
+    pub fn stamps(&self) -> Option<Stamps> {
+        self.is_stamped.then_some(self.stamps)
     }
 
     /// Whether this number was sent and is not acknowledged.
@@ -629,20 +653,81 @@ impl ControlBlock {
         if let Some((silence, at)) = &mut self.keepalive {
             *at = now.saturating_add(silence.first);
         }
-        // The usual segment: the next one, with an acknowledgement of something that was sent, and nothing unusual on
-        // either side.
-        let is_usual = self.state == State::Established
+        if self.is_stamped {
+            return self.input_stamped(segment, now, admits);
+        }
+        if segment.has_options() || !self.is_usual(segment) {
+            return self.input_other(segment, now, admits);
+        }
+        self.input_usual(segment, now)
+    }
+
+    /// Takes a segment of a connection with timestamps in (RFC 7323, sections 3.2, 4.3 and 5.3).
+    #[inline(never)]
+    fn input_stamped(
+        &mut self,
+        segment: &Segment<'_>,
+        now: Time,
+        admits: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Reaction {
+        // Resets are believed for their numbers alone, whatever wrote them, and whenever.
+        if self.state == State::SynSent || segment.has(flags::RST) {
+            return self.input_other(segment, now, admits);
+        }
+        // A segment without timestamps is none of the other side's, which has agreed to them.
+        let Some((value, _)) = segment.stamps() else { return Reaction::Usual };
+        if self.stamps.is_outdated(value, now) {
+            return self.input_outdated(segment, now);
+        }
+        if !segment.has_few_options() || !self.is_usual(segment) {
+            return self.input_other(segment, now, admits);
+        }
+        self.note_stamp(segment.sequence, value, now);
+        self.input_usual(segment, now)
+    }
+
+    /// Answers a segment that is older than one that has come, perhaps from before the numbers have wrapped around: it
+    /// is dropped (RFC 7323, section 5.3).
+    #[cold]
+    #[inline(never)]
+    fn input_outdated(&mut self, segment: &Segment<'_>, now: Time) -> Reaction {
+        match self.state {
+            State::Closed => Reaction::Usual,
+            _ if segment.payload.is_empty() && !segment.has(flags::FIN) => self.challenge(now),
+            _ => {
+                self.is_due = true;
+                Reaction::Answer
+            }
+        }
+    }
+
+    /// Has the timestamp of an acceptable segment told to the other side, if the segment begins where this side has
+    /// acknowledged to: of several that are acknowledged together, the first one counts (RFC 7323, section 4.3). One
+    /// whose acknowledgement is not of what was sent never gets here, so that a stranger would have to guess both
+    /// numbers.
+    #[inline(always)]
+    fn note_stamp(&mut self, sequence: u32, value: u32, now: Time) {
+        if !is_before(self.told, sequence) {
+            self.stamps.note(value, now);
+        }
+    }
+
+    /// Whether a segment is the usual one, but for its options: the next one, with an acknowledgement of something that
+    /// was sent, and nothing unusual on either side.
+    #[inline(always)]
+    fn is_usual(&self, segment: &Segment<'_>) -> bool {
+        self.state == State::Established
             && segment.flags & !flags::PSH == flags::ACK
             && segment.sequence == self.expected
-            && !segment.has_options()
             && self.ahead.is_empty()
             && self.their_end.is_none()
             && segment.payload.len() <= self.incoming.room()
             && segment.acknowledgement.wrapping_sub(self.unacknowledged)
-                <= self.highest.wrapping_sub(self.unacknowledged);
-        if !is_usual {
-            return self.input_other(segment, now, admits);
-        }
+                <= self.highest.wrapping_sub(self.unacknowledged)
+    }
+
+    #[inline(always)]
+    fn input_usual(&mut self, segment: &Segment<'_>, now: Time) -> Reaction {
         self.look_at_acknowledgement(segment, now);
         if !segment.payload.is_empty() {
             self.take_next(segment.payload, now);
@@ -696,7 +781,7 @@ impl ControlBlock {
     fn look_at_acknowledgement(&mut self, segment: &Segment<'_>, now: Time) {
         let window = u32::from(segment.window) << self.shifts.0;
         if segment.acknowledgement != self.unacknowledged {
-            self.acknowledged(segment.acknowledgement, now);
+            self.acknowledged(segment, now);
         } else if !self.selective
             && self.next != self.unacknowledged
             && segment.payload.is_empty()
@@ -727,9 +812,10 @@ impl ControlBlock {
         self.largest_window = self.largest_window.max(window);
     }
 
-    /// Everything up to this number has arrived.
+    /// Everything up to the number that this segment acknowledges has arrived.
     #[inline(always)]
-    fn acknowledged(&mut self, number: u32, now: Time) {
+    fn acknowledged(&mut self, segment: &Segment<'_>, now: Time) {
+        let number = segment.acknowledgement;
         let count = number.wrapping_sub(self.unacknowledged);
         let was_under_way = self.next.wrapping_sub(self.unacknowledged);
         // The SYN and the end are not in the ring.
@@ -743,6 +829,8 @@ impl ControlBlock {
         // Behind it by half of all numbers, it would seem to be ahead.
         if is_before(self.lost_before, number) {
             self.lost_before = number;
+        } else {
+            self.measure_by_stamps(segment, now);
         }
         self.round_trip.has_answered();
         if let Some((end, sent)) = self.timed
@@ -766,6 +854,29 @@ impl ControlBlock {
         }
         if was_under_way as usize * 2 >= self.outgoing.limit() {
             self.allow_more();
+        }
+    }
+
+    /// Measures the time of a way and back by the timestamp that a segment tells, which has acknowledged bytes: it is
+    /// that of the segment which has arrived, also if its bytes were sent several times (RFC 7323, section 4.1). Bytes
+    /// that are sent once are measured by this side's clock, once in each way and back, which is enough (section 4.2)
+    /// and more exact.
+    ///
+    /// If the first of several segments with the same bytes has arrived, either the way has become longer, or the first
+    /// acknowledgement was lost, and a later segment was answered by another one. Then the time is that of this side's
+    /// waits, and in doubt it counts for little.
+    #[cold]
+    #[inline(never)]
+    fn measure_by_stamps(&mut self, segment: &Segment<'_>, now: Time) {
+        if self.is_stamped
+            && let Some((_, echo)) = segment.stamps()
+            && let Some(time) = self.stamps.time_since(echo, now)
+        {
+            if time <= now.saturating_sub(self.last_sent) + TICK {
+                self.round_trip.measure(time);
+            } else {
+                self.round_trip.measure_in_doubt(time);
+            }
         }
     }
 
@@ -888,6 +999,11 @@ impl ControlBlock {
                 }
                 self.establish(segment, now);
             }
+            if self.is_stamped
+                && let Some((value, _)) = segment.stamps()
+            {
+                self.note_stamp(segment.sequence, value, now);
+            }
             if self.selective && segment.has_options() {
                 self.look_at_ranges(segment);
             }
@@ -909,7 +1025,11 @@ impl ControlBlock {
     /// The connection is established by this segment, which acknowledges the SYN.
     fn establish(&mut self, segment: &Segment<'_>, now: Time) {
         self.state = if self.is_closing { State::FinWait1 } else { State::Established };
-        self.acknowledged(segment.acknowledgement, now);
+        if self.timed.is_none() {
+            // The caller has answered the request, or it was repeated.
+            self.measure_by_stamps(segment, now);
+        }
+        self.acknowledged(segment, now);
         // The window of a SYN is not shifted.
         let shift = if segment.has(flags::SYN) { 0 } else { self.shifts.0 };
         self.told_by = (segment.sequence, segment.acknowledgement);
@@ -936,11 +1056,13 @@ impl ControlBlock {
         let options = segment.options();
         let own = self.own_segment;
         self.begin(segment.sequence);
-        let own_shift = self.shifts.1;
+        let (own_shift, offered) = (self.shifts.1, self.is_stamped.then_some(self.stamps));
+        let stamps = offered.zip(options.stamps).map(|(offered, (value, _))| offered.with(value, now));
         self.agree(Agreed {
             segment_size: options.segment_size.filter(|&size| size > 0).unwrap_or(536).min(own),
             scale: options.scale.map(|theirs| (theirs, own_shift)),
             selective: options.selective,
+            stamps,
         });
         if segment.has(flags::ACK) {
             self.establish(segment, now);
@@ -1531,7 +1653,7 @@ impl ControlBlock {
             acknowledgement: self.expected,
             flags: if is_answer { flags::SYN | flags::ACK } else { flags::SYN },
             window,
-            told: Told::Abilities,
+            told: if self.is_stamped { Told::StampedAbilities } else { Told::Abilities },
             start: 0,
             count: 0,
         }
@@ -1544,18 +1666,16 @@ impl ControlBlock {
         self.early = self.early.saturating_sub(self.expected.wrapping_sub(self.told));
         self.told = self.expected;
         self.is_due = false;
-        let told = match self.ranges_told() {
-            0 => Told::Nothing,
-            count => Told::Ranges(count as u8),
+        let told = match (self.ranges_told() as u8, self.is_stamped) {
+            (0, false) => Told::Nothing,
+            (count, false) => Told::Ranges(count),
+            (count, true) => Told::Stamps(count),
         };
         Departure { sequence, acknowledgement: self.expected, window, flags, told, start, count }
     }
 
-    /// Returns the option that tells what has come ahead, the latest first (RFC 2018, section 4).
-    #[cold]
-    #[inline(never)]
-    fn ranges_to_tell(&self) -> Options {
-        let mut options = Options::default();
+    /// Has options tell what has come ahead, the latest first (RFC 2018, section 4).
+    fn tell_ranges(&self, options: &mut Options) {
         let latest = self.latest.wrapping_sub(self.expected);
         let is_latest = |&(start, end): &(u32, u32)| (start..end).contains(&latest);
         let ranges = self.ahead.as_slice().iter();
@@ -1568,7 +1688,6 @@ impl ControlBlock {
                 .take(RANGES_TOLD)
                 .map(|(start, end)| (expected.wrapping_add(start), expected.wrapping_add(end))),
         );
-        options
     }
 
     /// Returns an acknowledgement, which counts as sent.
@@ -1576,13 +1695,13 @@ impl ControlBlock {
         self.departure(self.highest, flags::ACK, (0, 0))
     }
 
-    /// Writes a segment that leaves, from its header on, with zero in the place of the checksum; `room` has its
+    /// Writes a segment that leaves now, from its header on, with zero in the place of the checksum; `room` has its
     /// [length](Departure::length).
     #[inline(always)]
-    pub fn write(&self, departure: &Departure, local_port: u16, remote_port: u16, room: &mut [u8]) {
+    pub fn write(&self, departure: &Departure, [local_port, remote_port]: [u16; 2], now: Time, room: &mut [u8]) {
         let Some(mut rest) = departure.write_header(local_port, remote_port, room) else { return };
         if departure.told != Told::Nothing {
-            rest = self.write_options(departure, rest);
+            rest = self.write_options(departure, now, rest);
         }
         if departure.count > 0 {
             self.outgoing.copy(departure.start as usize, rest);
@@ -1590,14 +1709,21 @@ impl ControlBlock {
     }
 
     /// Writes the options; returns the room behind.
-    #[cold]
     #[inline(never)]
-    fn write_options<'room>(&self, departure: &Departure, room: &'room mut [u8]) -> &'room mut [u8] {
-        let options = match departure.told {
+    fn write_options<'room>(&self, departure: &Departure, now: Time, room: &'room mut [u8]) -> &'room mut [u8] {
+        let stamps = self.stamps.told(now);
+        let mut options = Options::default();
+        match departure.told {
             Told::Nothing => return room,
-            Told::Abilities => Options::of_request(self.own_segment, self.shifts.1),
-            Told::Ranges(_) => self.ranges_to_tell(),
-        };
+            Told::Stamps(0) => return write_stamps(room, stamps),
+            Told::Abilities => options = Options::of_request(self.own_segment, self.shifts.1, None),
+            Told::StampedAbilities => options = Options::of_request(self.own_segment, self.shifts.1, Some(stamps)),
+            Told::Ranges(_) => self.tell_ranges(&mut options),
+            Told::Stamps(_) => {
+                options.stamps = Some(stamps);
+                self.tell_ranges(&mut options);
+            }
+        }
         let length = (departure.header_length() - HEADER).min(room.len());
         let (place, rest) = room.split_at_mut(length);
         options.write(place);

@@ -11,7 +11,8 @@
 //!
 //! * RFC 9293: all states but LISTEN, which is the caller's, with its records of requests and cookies. Urgent data is
 //!   ordinary data.
-//! * RFC 7323: windows are scaled; there are no timestamps.
+//! * RFC 7323: windows are scaled. Timestamps are offered and used if both sides have them: old duplicates are dropped
+//!   (PAWS), and the time of a way and back is measured also by bytes that were sent again.
 //! * RFC 2018, 6675, 6582: selective acknowledgements are told and used, and without them acknowledgements of parts.
 //! * RFC 9438, 5681, 6928: CUBIC in integers, slow start from ten segments, and anew after a rest.
 //! * RFC 6298: a retransmission timeout of at least 200 ms, as on Linux.
@@ -33,6 +34,7 @@ mod ranges;
 mod ring;
 mod round_trip;
 mod segment;
+mod stamps;
 
 pub use control_block::{
     Agreed, ControlBlock, Handshake, Information, Limits, Planned, Reaction, Silence, State, Turn, first_window,
@@ -40,6 +42,7 @@ pub use control_block::{
 };
 pub use ring::Ring;
 pub use segment::{Departure, HEADER, Options, Segment, flags};
+pub use stamps::Stamps;
 
 /// Microseconds.
 pub type Time = u64;

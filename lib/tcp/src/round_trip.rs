@@ -7,6 +7,8 @@ const INITIAL: Time = 1_000_000;
 /// Shortest and longest wait, as on Linux.
 pub(crate) const SHORTEST: Time = 200_000;
 const LONGEST: Time = 120_000_000;
+/// Number of doubtful times, one after the other, that are believed.
+const DOUBTS: u8 = 6;
 
 #[derive(Debug)]
 pub(crate) struct RoundTrip {
@@ -16,13 +18,16 @@ pub(crate) struct RoundTrip {
     variation: u64,
     /// Number of times that the wait has been doubled.
     doublings: u8,
+    /// Number of doubtful times since the last measurement.
+    doubts: u8,
 }
 
 impl RoundTrip {
-    pub(crate) const NEW: RoundTrip = RoundTrip { smoothed: 0, variation: 0, doublings: 0 };
+    pub(crate) const NEW: RoundTrip = RoundTrip { smoothed: 0, variation: 0, doublings: 0, doubts: 0 };
 
     /// Takes a measurement into account.
     pub(crate) fn measure(&mut self, time: Time) {
+        self.doubts = 0;
         let time = time.clamp(1, LONGEST);
         if self.smoothed == 0 {
             (self.smoothed, self.variation) = (time * 8, time * 2);
@@ -31,6 +36,16 @@ impl RoundTrip {
         let difference = time.abs_diff(self.smoothed / 8);
         self.variation = self.variation - self.variation / 4 + difference;
         self.smoothed = self.smoothed - self.smoothed / 8 + time;
+    }
+
+    /// Takes a time into account that may be one of this side's waits. Few of them say nothing: on a way that loses
+    /// acknowledgements each wait would make the next ones longer. But if one after the other is such, the waits are
+    /// too short for the way.
+    pub(crate) fn measure_in_doubt(&mut self, time: Time) {
+        self.doubts += 1;
+        if self.smoothed == 0 || self.doubts >= DOUBTS {
+            self.measure(time);
+        }
     }
 
     /// Returns the variation of the time.
@@ -99,5 +114,20 @@ mod tests {
         trip.measure(u64::MAX);
         trip.measure(0);
         assert!(trip.timeout() <= LONGEST);
+    }
+
+    /// Times that may be waits of this side itself lengthen the wait only if all are such.
+    #[test]
+    fn doubtful_times_do_not_run_away_and_are_believed_in_the_end() {
+        let mut trip = RoundTrip::NEW;
+        trip.measure_in_doubt(10_000);
+        assert_eq!(trip.smoothed(), 10_000, "there is nothing better");
+        for _ in 0..1000 {
+            (1..DOUBTS).for_each(|_| trip.measure_in_doubt(trip.timeout() * 4));
+            trip.measure(10_000);
+        }
+        assert_eq!((trip.smoothed(), trip.timeout()), (10_000, SHORTEST));
+        (0..DOUBTS).for_each(|_| trip.measure_in_doubt(600_000));
+        assert!(trip.timeout() > 600_000 && trip.smoothed() < 100_000);
     }
 }

@@ -25,6 +25,10 @@ const SEGMENT_SIZE: u8 = 2;
 const SCALE: u8 = 3;
 const SELECTIVE: u8 = 4;
 const RANGES: u8 = 5;
+const STAMPS: u8 = 8;
+/// Length of the option of timestamps, alone and with what aligns it.
+const STAMPS_ALONE: u8 = 10;
+pub(crate) const STAMPS_LENGTH: u32 = 12;
 /// Largest shift of a window (RFC 7323, section 2.3).
 const LARGEST_SHIFT: u8 = 14;
 /// Most ranges in an option, with nothing else.
@@ -39,6 +43,8 @@ pub struct Options {
     pub scale: Option<u8>,
     /// Whether the sender understands selective acknowledgements.
     pub selective: bool,
+    /// Timestamps: the time of the sender's clock, and the one of this side that it tells back (RFC 7323, section 3).
+    pub stamps: Option<(u32, u32)>,
     /// Ranges that have come to the sender ahead of others: each with its first number and the one behind its last.
     ranges: [(u32, u32); RANGES_OF_A_SEGMENT],
     count: u8,
@@ -63,6 +69,9 @@ impl Options {
                 (SEGMENT_SIZE, &[high, low]) => options.segment_size = Some(u16::from_be_bytes([high, low])),
                 (SCALE, &[shift]) => options.scale = Some(shift.min(LARGEST_SHIFT)),
                 (SELECTIVE, []) => options.selective = true,
+                (STAMPS, &[a, b, c, d, e, f, g, h]) => {
+                    options.stamps = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])));
+                }
                 (RANGES, value) => {
                     for pair in value.as_chunks::<8>().0.iter().take(RANGES_OF_A_SEGMENT) {
                         let [a, b, c, d, e, f, g, h] = *pair;
@@ -79,8 +88,9 @@ impl Options {
     }
 
     /// Returns the options of a SYN.
-    pub(crate) fn of_request(segment_size: u16, shift: u8) -> Options {
-        Options { segment_size: Some(segment_size), scale: Some(shift), selective: true, ..Options::default() }
+    pub(crate) fn of_request(segment_size: u16, shift: u8, stamps: Option<(u32, u32)>) -> Options {
+        let (segment_size, scale) = (Some(segment_size), Some(shift));
+        Options { segment_size, scale, selective: true, stamps, ..Options::default() }
     }
 
     /// Returns the ranges that have come ahead of others.
@@ -102,7 +112,8 @@ impl Options {
         let mut length = 0;
         length += if self.segment_size.is_some() { 4 } else { 0 };
         length += if self.scale.is_some() { 4 } else { 0 };
-        length += if self.selective { 4 } else { 0 };
+        length += if self.selective && self.stamps.is_none() { 4 } else { 0 };
+        length += if self.stamps.is_some() { 12 } else { 0 };
         length += if self.count > 0 { 4 + 8 * usize::from(self.count) } else { 0 };
         length
     }
@@ -123,8 +134,16 @@ impl Options {
         if let Some(shift) = self.scale {
             put(&[NOTHING, SCALE, 3, shift]);
         }
-        if self.selective {
-            put(&[NOTHING, NOTHING, SELECTIVE, 2]);
+        match (self.selective, self.stamps) {
+            (true, None) => put(&[NOTHING, NOTHING, SELECTIVE, 2]),
+            // Together they need nothing that aligns them.
+            (true, Some(_)) => put(&[SELECTIVE, 2, STAMPS, STAMPS_ALONE]),
+            (false, Some(_)) => put(&[NOTHING, NOTHING, STAMPS, STAMPS_ALONE]),
+            (false, None) => {}
+        }
+        if let Some((value, echo)) = self.stamps {
+            put(&value.to_be_bytes());
+            put(&echo.to_be_bytes());
         }
         if self.count > 0 {
             put(&[NOTHING, NOTHING, RANGES, 2 + 8 * self.count]);
@@ -134,6 +153,15 @@ impl Options {
             }
         }
     }
+}
+
+/// Writes the option of timestamps alone; returns the room behind.
+#[inline(always)]
+pub(crate) fn write_stamps(room: &mut [u8], (value, echo): (u32, u32)) -> &mut [u8] {
+    let Some((place, rest)) = room.split_first_chunk_mut::<{ STAMPS_LENGTH as usize }>() else { return &mut [] };
+    let ([a, b, c, d], [e, f, g, h]) = (value.to_be_bytes(), echo.to_be_bytes());
+    *place = [NOTHING, NOTHING, STAMPS, STAMPS_ALONE, a, b, c, d, e, f, g, h];
+    rest
 }
 
 /// A segment that has come. Its checksum is the caller's concern.
@@ -188,6 +216,29 @@ impl<'bytes> Segment<'bytes> {
         !self.options.is_empty()
     }
 
+    /// Returns the timestamps, if there are any.
+    #[inline(always)]
+    pub(crate) fn stamps(&self) -> Option<(u32, u32)> {
+        match *self.options {
+            [NOTHING, NOTHING, STAMPS, STAMPS_ALONE, a, b, c, d, e, f, g, h] => {
+                Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])))
+            }
+            _ => self.stamps_among_others(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn stamps_among_others(&self) -> Option<(u32, u32)> {
+        self.options().stamps
+    }
+
+    /// Whether there are no more options than timestamps.
+    #[inline(always)]
+    pub(crate) fn has_few_options(&self) -> bool {
+        self.options.len() <= STAMPS_LENGTH as usize
+    }
+
     /// Returns the length in sequence numbers: that of the data, and one each for SYN and FIN.
     #[inline(always)]
     pub fn length(&self) -> u32 {
@@ -218,10 +269,14 @@ pub struct Departure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Nothing,
-    /// Abilities of the side that requests, or answers.
-    Abilities,
     /// So many ranges that have come ahead.
     Ranges(u8),
+    /// Timestamps, and so many of those ranges.
+    Stamps(u8),
+    /// Abilities of the side that requests, or answers.
+    Abilities,
+    /// Abilities, with timestamps.
+    StampedAbilities,
 }
 
 impl Departure {
@@ -231,8 +286,11 @@ impl Departure {
         HEADER
             + match self.told {
                 Told::Nothing => 0,
-                Told::Abilities => 12,
                 Told::Ranges(count) => 4 + 8 * usize::from(count),
+                Told::Stamps(0) => 12,
+                Told::Stamps(count) => 16 + 8 * usize::from(count),
+                Told::Abilities => 12,
+                Told::StampedAbilities => 20,
             }
     }
 
@@ -279,10 +337,10 @@ mod tests {
         #[test]
         fn what_is_written_is_read(
             numbers: (u32, u32, u16), flags: u8, size: Option<u16>, scale in prop::option::of(0u8..15), selective: bool,
-            ranges in prop::collection::vec(any::<(u32, u32)>(), 0..2),
+            stamps: Option<(u32, u32)>, ranges in prop::collection::vec(any::<(u32, u32)>(), 0..2),
             data in prop::collection::vec(any::<u8>(), 0..9),
         ) {
-            let mut options = Options { segment_size: size, scale, selective, ..Options::default() };
+            let mut options = Options { segment_size: size, scale, selective, stamps, ..Options::default() };
             options.tell(ranges.iter().copied());
             let departure = Departure {
                 sequence: numbers.0, acknowledgement: numbers.1, flags, window: numbers.2, start: 0,
@@ -333,6 +391,10 @@ mod tests {
         ] {
             assert_eq!(Options::read(bytes).segment_size, size, "{bytes:?}");
         }
+        let stamps = |bytes: &[u8]| Options::read(bytes).stamps;
+        let whole = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+        assert_eq!([stamps(&whole), stamps(&whole[2..])], [Some((1, 2)); 2]);
+        assert_eq!([stamps(&whole[..11]), stamps(&[8, 2]), stamps(&[8, 6, 0, 0, 0, 1])], [None; 3]);
         let shift = |value| Options::read(&[3, 3, value]).scale;
         assert_eq!([shift(7), shift(14), shift(15), shift(255)], [Some(7), Some(14), Some(14), Some(14)]);
         let mut all: Vec<u8> = vec![5, 34];

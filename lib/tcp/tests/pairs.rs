@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tcp::{
-    Agreed, ControlBlock, Departure, Handshake, Limits, Reaction, Segment, Silence, State, Time, Turn, shift_of,
+    Agreed, ControlBlock, Departure, Handshake, Limits, Reaction, Segment, Silence, Stamps, State, Time, Turn, shift_of,
 };
 
 /// A small generator, so that every failure repeats.
@@ -85,25 +85,37 @@ fn receive(block: &mut ControlBlock, mut take: impl FnMut(&[u8]) -> usize) {
     }
 }
 
-fn bytes_of(block: &ControlBlock, departure: &Departure) -> Vec<u8> {
+fn bytes_of(block: &ControlBlock, departure: &Departure, now: Time) -> Vec<u8> {
     let mut bytes = vec![0; departure.length()];
-    block.write(departure, 1, 2, &mut bytes);
+    block.write(departure, [1, 2], now, &mut bytes);
     bytes
 }
 
 impl Pair {
     /// The first end requests a connection of the second one, which is made when the request has been acknowledged.
     fn new(segments: [u16; 2], buffers: [usize; 2], faults: Faults, seed: u64) -> Pair {
+        Pair::with([None; 2], segments, buffers, faults, seed)
+    }
+
+    /// As [`new`](Self::new), with timestamps.
+    fn stamped(segments: [u16; 2], buffers: [usize; 2], faults: Faults, seed: u64) -> Pair {
+        // The clocks wrap around soon.
+        let offsets = [seed, !seed].map(|seed| (seed as u32 % 5000).wrapping_neg());
+        Pair::with(offsets.map(|offset| Some(Stamps::new(offset))), segments, buffers, faults, seed)
+    }
+
+    fn with(stamps: [Option<Stamps>; 2], segments: [u16; 2], buffers: [usize; 2], faults: Faults, seed: u64) -> Pair {
         let mut random = Random(seed | 1);
         let numbers = [random.below(1 << 32) as u32, random.below(1 << 32) as u32];
         let now = 1_000_000;
-        let mut first = ControlBlock::connect(numbers[0], segments[0], limits(buffers[0]));
+        let mut first = ControlBlock::connect(numbers[0], segments[0], stamps[0], limits(buffers[0]));
         let request = first.output(now).unwrap();
-        let bytes = bytes_of(&first, &request);
+        let bytes = bytes_of(&first, &request, now);
         let request = Segment::read(&bytes).unwrap();
         let options = request.options();
         let shift = options.scale.unwrap();
         let window = tcp::first_window(buffers[1]);
+        let stamps = stamps[1].zip(options.stamps).map(|(ours, (theirs, _))| ours.with(theirs, now));
         let handshake = Handshake {
             ours: numbers[1],
             theirs: numbers[0],
@@ -112,17 +124,22 @@ impl Pair {
                 segment_size: options.segment_size.unwrap().min(segments[1]),
                 scale: Some((shift, shift_of(buffers[1]))),
                 selective: options.selective,
+                stamps,
             },
         };
         let second = ControlBlock::accept(&handshake, limits(buffers[1]));
         // The answer, as the caller writes it.
-        let mut answer = vec![0; 32];
+        let mut answer = vec![0; if stamps.is_some() { 44 } else { 32 }];
         answer[4..8].copy_from_slice(&numbers[1].to_be_bytes());
         answer[8..12].copy_from_slice(&numbers[0].wrapping_add(1).to_be_bytes());
-        (answer[12], answer[13]) = (8 << 4, 0x12);
+        (answer[12], answer[13]) = (((answer.len() / 4) as u8) << 4, 0x12);
         answer[14..16].copy_from_slice(&window.to_be_bytes());
         let [high, low] = segments[1].to_be_bytes();
-        answer[20..32].copy_from_slice(&[2, 4, high, low, 3, 3, shift_of(buffers[1]), 1, 4, 2, 0, 0]);
+        answer[20..32].copy_from_slice(&[2, 4, high, low, 3, 3, shift_of(buffers[1]), 1, 4, 2, 1, 1]);
+        if let Some(stamps) = stamps {
+            let (value, echo) = stamps.told(now);
+            answer[32..].copy_from_slice(&stamp(value, echo));
+        }
         assert_eq!(take_in(&mut first, &Segment::read(&answer).unwrap(), now), Reaction::Usual);
         assert_eq!(first.state(), State::Established);
         let mut pair = Pair {
@@ -137,6 +154,7 @@ impl Pair {
             largest: segments[0].min(segments[1]).into(),
             refused: 0,
         };
+        assert!(pair.ends.iter().all(|end| end.stamps().is_some() == stamps.is_some()));
         pair.emit(0);
         pair.now += WAY;
         pair.arrive();
@@ -161,7 +179,7 @@ impl Pair {
 
     /// Puts a segment on the wire.
     fn put(&mut self, end: usize, departure: &Departure) {
-        let bytes = bytes_of(&self.ends[end], departure);
+        let bytes = bytes_of(&self.ends[end], departure, self.now);
         assert!(departure.flags & 2 != 0 || bytes.len() <= self.largest + 20, "a segment of {} bytes", bytes.len());
         self.sent[end] += 1;
         if self.dropped.contains(&(end, self.sent[end])) || self.random.percent(self.faults.lost) {
@@ -263,26 +281,36 @@ impl Pair {
     }
 }
 
+/// Returns the option of timestamps.
+fn stamp(value: u32, echo: u32) -> [u8; 12] {
+    let ([a, b, c, d], [e, f, g, h]) = (value.to_be_bytes(), echo.to_be_bytes());
+    [1, 1, 8, 10, a, b, c, d, e, f, g, h]
+}
+
 fn pattern(length: usize, seed: u64) -> Vec<u8> {
     (0..length).map(|index| (index as u64).wrapping_mul(seed | 1).wrapping_add(index as u64 >> 8) as u8).collect()
 }
 
 #[test]
 fn bytes_and_ends_arrive_in_as_few_segments_as_possible() {
-    let mut pair = Pair::new([1460; 2], [65536; 2], Faults::default(), 7);
-    let before = pair.sent;
-    let data = pattern(10_000, 3);
-    let arrived = pair.exchange([&data, b""], false);
-    assert_eq!(arrived[1], data);
-    // Seven segments of data with the end in the last one; the other end's, with acknowledgements of every second one.
-    assert!(pair.sent[0] - before[0] <= 9 && pair.sent[1] - before[1] <= 6, "{:?}", pair.sent);
+    for make in [Pair::new, Pair::stamped] {
+        let mut pair = make([1460; 2], [65536; 2], Faults::default(), 7);
+        let before = pair.sent;
+        let data = pattern(10_000, 3);
+        let arrived = pair.exchange([&data, b""], false);
+        assert_eq!(arrived[1], data);
+        // Seven segments of data with the end in the last one; the other end's, with acknowledgements of every second
+        // one.
+        assert!(pair.sent[0] - before[0] <= 9 && pair.sent[1] - before[1] <= 6, "{:?}", pair.sent);
+    }
 }
 
 #[test]
 fn one_loss_costs_no_timeout() {
-    for selective in [true, false] {
+    for (selective, stamped) in [(true, false), (true, true), (false, false)] {
         for lost in 2..30 {
-            let mut pair = Pair::new([1000; 2], [65536; 2], Faults::default(), lost);
+            let make = if stamped { Pair::stamped } else { Pair::new };
+            let mut pair = make([1000; 2], [65536; 2], Faults::default(), lost);
             if !selective {
                 // Without ranges there are only repeated acknowledgements.
                 pair = without_ranges([1000; 2], 65536);
@@ -325,7 +353,7 @@ fn a_loss_after_long_luck_is_mended_at_once() {
 
 /// Two ends that have agreed on nothing.
 fn without_ranges(segments: [u16; 2], buffer: usize) -> Pair {
-    let agreed = Agreed { segment_size: segments[0], scale: None, selective: false };
+    let agreed = Agreed { segment_size: segments[0], scale: None, selective: false, stamps: None };
     let handshake = |ours: u32, theirs: u32| Handshake { ours, theirs, window: tcp::first_window(buffer), agreed };
     let mut ends = [handshake(1, 2), handshake(2, 1)].map(|handshake| ControlBlock::accept(&handshake, limits(buffer)));
     for (end, (ours, theirs)) in ends.iter_mut().zip([(1u32, 2u32), (2, 1)]) {
@@ -544,12 +572,13 @@ proptest! {
     fn bytes_survive_any_wire(
         seed: u64, lost in 0u64..25, repeated in 0u64..30, delayed in 0u64..60,
         lengths in prop::array::uniform2(0usize..100_000), segments in prop::array::uniform2(88u16..3000),
-        buffers in prop::array::uniform2(1024usize..200_000), slow: bool, plain: bool, refused in 0u64..25,
+        buffers in prop::array::uniform2(1024usize..200_000), slow: bool, kind in 0u8..3, refused in 0u64..25,
     ) {
         let faults = Faults { lost, repeated, delayed };
-        let mut pair = match plain {
-            true => without_ranges([segments[0].min(1460); 2], buffers[0]),
-            false => Pair::new(segments, buffers, Faults::default(), seed),
+        let mut pair = match kind {
+            0 => without_ranges([segments[0].min(1460); 2], buffers[0]),
+            1 => Pair::new(segments, buffers, Faults::default(), seed),
+            _ => Pair::stamped(segments, buffers, Faults::default(), seed),
         };
         (pair.faults, pair.refused) = (faults, refused);
         let data = [pattern(lengths[0], seed), pattern(lengths[1], !seed)];
@@ -561,12 +590,13 @@ proptest! {
     /// No segment of a stranger breaks an end: it keeps to its buffers, and what it receives is at most what fits.
     #[test]
     fn an_end_survives_any_segment(
-        seed: u64,
+        seed: u64, stamped: bool,
         steps in prop::collection::vec(
             (0u8..8, any::<u32>(), any::<u32>(), any::<u8>(), any::<u16>(), 0usize..3000), 1..120,
         ),
     ) {
-        let mut pair = Pair::new([1460; 2], [4096; 2], Faults::default(), seed);
+        let make = if stamped { Pair::stamped } else { Pair::new };
+        let mut pair = make([1460; 2], [4096; 2], Faults::default(), seed);
         prop_assert!(pair.ends.iter().all(|end| end.memory() == 0), "nothing has come");
         for (step, first, second, flags, window, length) in steps {
             let near = |number: u32, base: u32| base.wrapping_add((number % 9000).wrapping_sub(4500));
@@ -592,6 +622,21 @@ proptest! {
                         bytes[24..28].copy_from_slice(&near(second, block.unacknowledged()).to_be_bytes());
                         bytes[28..32].copy_from_slice(&near(first, block.unacknowledged()).to_be_bytes());
                     }
+                    // Timestamps of all kinds, most of them near the last one: else all would be dropped.
+                    let recent = block.stamps().unwrap_or_default().told(pair.now);
+                    let value = recent.1.wrapping_add(second % 64).wrapping_sub(u32::from(second % 8 == 0) * 80);
+                    let echo = if window % 8 == 0 { second } else { recent.0.wrapping_sub(u32::from(window) % 999) };
+                    match (first >> 16) % 8 {
+                        0 if options > 2 => {
+                            bytes[20..32].copy_from_slice(&stamp(value, echo));
+                        }
+                        0 => {}
+                        _ if stamped && options < 8 => {
+                            bytes.splice(20..20, stamp(value, echo));
+                            bytes[12] += 3 << 4;
+                        }
+                        _ => {}
+                    }
                     let segment = Segment::read(&bytes).unwrap();
                     let mut memory = block.incoming().memory();
                     let mut admits = |step: usize, after| {
@@ -607,7 +652,7 @@ proptest! {
             for _ in 0..200 {
                 let Some(departure) = block.output(pair.now) else { break };
                 let mut bytes = vec![0; departure.length()];
-                block.write(&departure, 1, 2, &mut bytes);
+                block.write(&departure, [1, 2], pair.now, &mut bytes);
                 let end = (departure.start + departure.count) as usize;
                 prop_assert!(departure.count <= 3000 && end <= block.outgoing().len());
             }

@@ -1088,6 +1088,7 @@ const INFORMATION: usize = 104;
 
 /// Returns what `TCP_INFO` tells. Counts are of segments, times in microseconds; values that are not kept are 0.
 fn information(state: ListedState, about: Option<network::Information>) -> [u8; INFORMATION] {
+    const STAMPED: u8 = 1;
     const SELECTIVE: u8 = 2;
     const SCALED: u8 = 4;
     // A connection within the host has no segments: it is as one with the largest.
@@ -1103,11 +1104,12 @@ fn information(state: ListedState, about: Option<network::Information>) -> [u8; 
             bytes[4] = about.doublings;
             let (theirs, ours) = about.shifts;
             bytes[5] = u8::from(about.is_selective) * SELECTIVE + u8::from(theirs > 0 || ours > 0) * SCALED;
+            bytes[5] |= u8::from(about.is_stamped) * STAMPED;
             bytes[6] = theirs & 0xf | ours << 4;
             words[0] = about.timeout.min(u64::from(u32::MAX)) as u32;
             (words[2], words[3]) = (about.segment, about.largest_received);
             (words[4], words[5]) = (segments(about.under_way), segments(about.held));
-            words[13] = about.segment + 40;
+            words[13] = about.segment + if about.is_stamped { 52 } else { 40 };
             words[14] = about.room;
             (words[15], words[16]) = (about.round_trip as u32, about.variation as u32);
             // Linux's word for a window that had no loss yet.

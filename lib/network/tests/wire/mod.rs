@@ -18,6 +18,9 @@ use network::{
 pub const MILLISECOND: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
+/// Bytes of the headers of a segment between two stacks: Ethernet, IPv4, and TCP with timestamps.
+pub const HEADERS: usize = 14 + 20 + 32;
+
 /// A small generator, so that every failure repeats.
 pub struct Random(pub u64);
 
@@ -45,6 +48,72 @@ pub struct Faults {
     pub repeated: u64,
     pub delayed: u64,
     pub damaged: u64,
+    /// Whether requests and their answers lose their timestamps, as if one side had none.
+    pub unstamps: bool,
+}
+
+/// Makes the checksums of a frame right, if it has a shape that allows it.
+pub fn seal(frame: &mut [u8]) {
+    fn sum(bytes: &[u8], start: u32) -> u32 {
+        let mut sum = start;
+        for pair in bytes.chunks(2) {
+            sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum
+    }
+    if frame.len() < 34 || frame[12..14] != [8, 0] {
+        return;
+    }
+    let header = usize::from(frame[14] & 0xf) * 4;
+    let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+    if header < 20 || frame.len() < 14 + header {
+        return;
+    }
+    frame[24..26].fill(0);
+    let checksum = !(sum(&frame[14..14 + header], 0) as u16);
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    let (start, end) = (14 + header, 14 + total);
+    let at = match frame[23] {
+        6 => start + 16,
+        17 => start + 6,
+        1 => start + 2,
+        _ => return,
+    };
+    if end > frame.len() || end < at + 2 {
+        return;
+    }
+    frame[at..at + 2].fill(0);
+    let pseudo = if frame[23] == 1 { 0 } else { sum(&frame[26..34], u32::from(frame[23]) + (end - start) as u32) };
+    let checksum = !(sum(&frame[start..end], pseudo) as u16);
+    frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Returns the place of the timestamps in a frame with a segment over IPv4: behind their kind and length.
+pub fn stamps_at(frame: &[u8]) -> Option<usize> {
+    if frame.len() < 54 || frame[12..15] != [8, 0, 0x45] || frame[23] != 6 {
+        return None;
+    }
+    let (mut at, end) = (54, 34 + usize::from(frame[46] >> 4) * 4);
+    while at < end {
+        match frame[at] {
+            0 => return None,
+            1 => at += 1,
+            8 => return Some(at + 2),
+            _ => at += usize::from(frame[at + 1]),
+        }
+    }
+    None
+}
+
+/// Takes the timestamps out of a request or its answer.
+fn unstamp(frame: &mut [u8]) {
+    if let Some(at) = stamps_at(frame)
+        && frame[47] & 2 != 0
+    {
+        frame[at - 2..at + 8].fill(1);
+        seal(frame);
+    }
 }
 
 type Queue = Rc<RefCell<VecDeque<Vec<u8>>>>;
@@ -76,6 +145,9 @@ impl ethernet::Departing for Departing {
     fn send<R>(self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
         let mut frame = vec![0xaa; length];
         let result = write(&mut frame);
+        if self.faults.unstamps {
+            unstamp(&mut frame);
+        }
         let mut queue = self.queue.borrow_mut();
         let mut random = self.random.borrow_mut();
         if random.percent(self.faults.lost) {
