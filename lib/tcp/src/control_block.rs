@@ -1025,8 +1025,8 @@ impl ControlBlock {
     /// The connection is established by this segment, which acknowledges the SYN.
     fn establish(&mut self, segment: &Segment<'_>, now: Time) {
         self.state = if self.is_closing { State::FinWait1 } else { State::Established };
-        if self.timed.is_none() {
-            // The caller has answered the request, or it was repeated.
+        if self.timed.is_none() && segment.payload.is_empty() {
+            // The caller has answered the request, or it was repeated. Data may have waited for long.
             self.measure_by_stamps(segment, now);
         }
         self.acknowledged(segment, now);
