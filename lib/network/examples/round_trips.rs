@@ -1,16 +1,16 @@
 //! Cost of a request and its answer in the stack: run under an instruction counter.
 //!
-//! `round_trips joined|packets|wire CONNECTIONS ROUNDS` makes the connections, then exchanges a request of 8 bytes and
-//! an answer of 8 bytes `ROUNDS` times, each on the next connection, with the operations that a kernel's system calls
-//! would make (including the attempt to receive before there is anything, and the waker it leaves). The cost of one
-//! round is the difference of two runs with different `ROUNDS`:
+//! `round_trips joined|packets|wire|unstamped CONNECTIONS ROUNDS` makes the connections, then exchanges a request of 8
+//! bytes and an answer of 8 bytes `ROUNDS` times, each on the next connection, with the operations that a kernel's
+//! system calls would make (including the attempt to receive before there is anything, and the waker it leaves). The
+//! cost of one round is the difference of two runs with different `ROUNDS`:
 //!
 //! ```text
 //! valgrind --tool=callgrind target/release/examples/round_trips joined 64 10000
 //! ```
 //!
 //! `joined` and `packets` are the two ways in which the ends of connections within one host can be connected; with
-//! `wire` there are two hosts.
+//! `wire` there are two hosts, whose segments have timestamps; with `unstamped` they have none.
 #[path = "../tests/wire/mod.rs"]
 mod wire;
 
@@ -86,10 +86,11 @@ fn within(local_connections: LocalConnections, connections: usize, rounds: usize
     println!("{:?}", stack.counters());
 }
 
-fn wire(connections: usize, rounds: usize) {
-    let mut net = Net::new(Faults::default(), 1);
+fn wire(connections: usize, rounds: usize, unstamps: bool) {
+    let mut net = Net::new(Faults { unstamps, ..Faults::default() }, 1);
     let listener = net.listen(80, connections);
     let pairs: Vec<_> = (0..connections).map(|_| net.pair(listener)).collect();
+    (net.client.link().faults, net.server.link().faults) = (Faults::default(), Faults::default());
     let waker = Waker::noop();
     for round in 0..rounds {
         let (client, server) = pairs[round % connections];
@@ -110,7 +111,8 @@ fn main() {
     let number = |index: usize, default| arguments.get(index).and_then(|text| text.parse().ok()).unwrap_or(default);
     let (connections, rounds) = (number(2, 64), number(3, 10_000));
     match arguments.get(1).map(String::as_str) {
-        Some("wire") => wire(connections, rounds),
+        Some("wire") => wire(connections, rounds, false),
+        Some("unstamped") => wire(connections, rounds, true),
         Some("packets") => within(LocalConnections::Packets, connections, rounds),
         _ => within(LocalConnections::Joined, connections, rounds),
     }

@@ -1145,6 +1145,107 @@ fn options_that_were_agreed_on_are_used() {
     }
 }
 
+/// A frame as [`forged`], with timestamps.
+fn stamped(from: SocketAddr, flags: u8, [sequence, acknowledgement]: [u32; 2], stamps: [u32; 2]) -> Vec<u8> {
+    let [value, echo] = stamps.map(u32::to_be_bytes);
+    let options = [&[1, 1, 8, 10][..], &value, &echo].concat();
+    let mut frame = forged(from, flags, sequence, acknowledgement, &options);
+    frame[46] = 0x80;
+    seal(&mut frame);
+    frame
+}
+
+/// The flags and the timestamps of the segments on the wire to the client.
+fn stamps(net: &Net) -> Vec<(u8, Option<(u32, u32)>)> {
+    let word = |frame: &[u8], at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+    let frames = net.to_client.borrow_mut().split_off(0);
+    let of = |frame: &[u8]| stamps_at(frame).map(|at| (word(frame, at), word(frame, at + 4)));
+    frames.iter().map(|frame| (frame[47], of(frame))).collect()
+}
+
+/// From the request to the record of the ended connection, every segment has the timestamps that were agreed on.
+#[test]
+fn timestamps_are_agreed_on_and_told_in_every_segment() {
+    const FIN: u8 = 1;
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 4);
+    introduce(&mut net, listener);
+    let from = SocketAddr::new(CLIENT.into(), 7000);
+    let ask = |net: &mut Net, frame: Vec<u8>| {
+        net.to_server.borrow_mut().push_back(frame);
+        net.server.poll(net.now);
+    };
+    // Without an offer there are none; with one, its last value is told back, also in an answer that is repeated.
+    ask(&mut net, forged(SocketAddr::new(CLIENT.into(), 6999), SYN, 41, 0, b""));
+    assert_eq!(stamps(&net), [(SYN | ACK, None)]);
+    ask(&mut net, stamped(from, SYN, [41, 0], [500, 0]));
+    let first = stamps(&net);
+    let clock = first[0].1.unwrap().0;
+    assert_eq!(first, [(SYN | ACK, Some((clock, 500)))]);
+    net.now += 100 * MILLISECOND;
+    ask(&mut net, stamped(from, SYN, [41, 0], [600, 0]));
+    assert_eq!(stamps(&net), [(SYN | ACK, Some((clock + 100, 600)))]);
+    net.now += 2 * SECOND;
+    net.server.poll(net.now);
+    assert!(stamps(&net).contains(&(SYN | ACK, Some((clock + 2100, 600)))));
+    ask(&mut net, stamped(from, SYN, [41, 0], [700, 0]));
+    let ours = answers(&net)[0].0.wrapping_add(1);
+    // Another request is told what the first one agreed on.
+    ask(&mut net, stamped(from, SYN, [99, 0], [701, 0]));
+    assert_eq!(stamps(&net), [(ACK, Some((clock + 2100, 700)))]);
+    // An acknowledgement without timestamps is none, and so is an old one.
+    for frame in [forged(from, ACK, 42, ours, b""), stamped(from, ACK, [42, ours], [699, clock])] {
+        ask(&mut net, frame);
+        assert_eq!(net.server.accept(listener), Ok(None));
+    }
+    ask(&mut net, stamped(from, ACK, [42, ours], [702, clock + 2000]));
+    let (server, _) = net.server.accept(listener).unwrap().unwrap();
+    let information = net.server.information(server).unwrap().1.unwrap();
+    assert!(information.is_stamped);
+    assert_eq!(information.round_trip, 100_000);
+    stamps(&net);
+    // Both ends end; the server's record goes on with the timestamps.
+    net.server.close(server, net.now).unwrap();
+    net.server.poll(net.now);
+    assert_eq!(stamps(&net), [(FIN | ACK, Some((clock + 2100, 702)))]);
+    let end = stamped(from, FIN | ACK, [42, ours.wrapping_add(1)], [703, clock + 2100]);
+    ask(&mut net, end.clone());
+    assert_eq!(stamps(&net), [(ACK, Some((clock + 2100, 703)))]);
+    assert_eq!(net.server.connection_counts(), (0, 1));
+    net.now += SECOND;
+    ask(&mut net, end);
+    assert_eq!(stamps(&net), [(ACK, Some((clock + 3100, 703)))]);
+    // A request is new by its timestamp, although its number is old (RFC 6191), and old by it although its number is
+    // new.
+    ask(&mut net, stamped(from, SYN, [1000, 0], [702, 0]));
+    assert_eq!(stamps(&net), [(ACK, Some((clock + 3100, 703)))]);
+    ask(&mut net, stamped(from, SYN, [7, 0], [704, 0]));
+    assert_eq!(stamps(&net), [(SYN | ACK, Some((clock + 3100, 704)))]);
+    assert_eq!((net.server.connection_counts(), net.server.half_open_count()), ((0, 0), 2));
+}
+
+/// A cookie has no room for timestamps: its answer agrees to none.
+#[test]
+fn a_cookie_agrees_on_no_timestamps() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 1);
+    introduce(&mut net, listener);
+    net.to_server.borrow_mut().push_back(forged(SocketAddr::new(CLIENT.into(), 9), SYN, 0, 0, b""));
+    net.server.poll(net.now);
+    stamps(&net);
+    let from = SocketAddr::new(CLIENT.into(), 7000);
+    net.to_server.borrow_mut().push_back(stamped(from, SYN, [41, 0], [500, 0]));
+    net.server.poll(net.now);
+    let answer = net.to_client.borrow()[0].clone();
+    assert_eq!((net.server.counters().cookies_sent, stamps(&net)), (1, vec![(SYN | ACK, None)]));
+    let ours = u32::from_be_bytes(answer[38..42].try_into().unwrap()).wrapping_add(1);
+    net.to_server.borrow_mut().push_back(forged(from, ACK, 42, ours, b"hello"));
+    net.server.poll(net.now);
+    let (server, _) = net.server.accept(listener).unwrap().unwrap();
+    assert!(!net.server.information(server).unwrap().1.unwrap().is_stamped);
+    assert_eq!(net.server.receivable(server), Ok(5));
+}
+
 #[test]
 fn the_earliest_of_all_times_is_the_next() {
     let mut net = Net::new(Faults::default(), 1);
@@ -1365,7 +1466,12 @@ fn torment(seed: u64, steps: usize) {
 /// Frames of any form, and segments with right checksums whose fields are anything, from strangers.
 #[test]
 fn fuzz_frames() {
-    let seeds: [&[u8]; 2] = [&[1, 2, 1, 5, 0, 0, 1, 0x10, 1, 5, 1, 1, 3, 1, 2, 3], &[0, 4, 1, 2, 3, 4, 2, 200, 3]];
+    let seeds: [&[u8]; 3] = [
+        &[1, 2, 1, 5, 0, 0, 1, 0x10, 1, 5, 1, 1, 3, 1, 2, 3],
+        &[0, 4, 1, 2, 3, 4, 2, 200, 3],
+        // A request with timestamps.
+        &[1, 2, 2, 5, 0, 76, 1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 2, 200, 3],
+    ];
     property::fuzz("frames", &seeds, |input| {
         let mut numbers = property::Numbers::new(input);
         let mut net = Net::new(Faults::default(), 1);
@@ -1384,9 +1490,15 @@ fn fuzz_frames() {
                 1 => {
                     let from = SocketAddr::new(CLIENT.into(), 40_000 + u16::from(numbers.byte() % 4));
                     let (flags, sequence, acknowledgement) = (numbers.byte(), numbers.number(), numbers.number());
-                    let length = usize::from(numbers.byte() % 64);
-                    let payload = numbers.bytes(length);
-                    let frame = forged(from, flags, sequence as u32, acknowledgement as u32, payload);
+                    let length = numbers.byte();
+                    let payload = numbers.bytes(usize::from(length % 64));
+                    let mut frame = forged(from, flags, sequence as u32, acknowledgement as u32, payload);
+                    // The first bytes may be options.
+                    let options = usize::from(length >> 6) * 12;
+                    if options <= payload.len() {
+                        frame[46] += (options as u8 / 4) << 4;
+                        seal(&mut frame);
+                    }
                     net.to_server.borrow_mut().push_back(frame);
                 }
                 2 => net.now += u64::from(numbers.byte()) * 20 * MILLISECOND,

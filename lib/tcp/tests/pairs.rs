@@ -30,7 +30,7 @@ struct Faults {
     delayed: u64,
 }
 
-/// Time that a segment takes.
+/// Time that a segment takes, unless it is said.
 const WAY: Time = 5_000;
 
 struct Pair {
@@ -40,6 +40,8 @@ struct Pair {
     wire: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
     count: u64,
     faults: Faults,
+    /// Time that a segment takes.
+    way: Time,
     random: Random,
     /// Segments that each end has sent.
     sent: [u64; 2],
@@ -148,6 +150,7 @@ impl Pair {
             wire: BTreeMap::new(),
             count: 0,
             faults: Faults::default(),
+            way: WAY,
             random,
             sent: [0; 2],
             dropped: Vec::new(),
@@ -188,7 +191,7 @@ impl Pair {
         for _ in 0..1 + u64::from(self.random.percent(self.faults.repeated)) {
             let late = if self.random.percent(self.faults.delayed) { self.random.below(30_000) } else { 0 };
             self.count += 1;
-            self.wire.insert((self.now + WAY + late, self.count), (1 - end, bytes.clone()));
+            self.wire.insert((self.now + self.way + late, self.count), (1 - end, bytes.clone()));
         }
     }
 
@@ -371,6 +374,7 @@ fn without_ranges(segments: [u16; 2], buffer: usize) -> Pair {
         wire: BTreeMap::new(),
         count: 0,
         faults: Faults::default(),
+        way: WAY,
         random: Random(5),
         sent: [0; 2],
         dropped: Vec::new(),
@@ -423,6 +427,241 @@ fn an_end_before_data_that_has_come_is_none() {
     assert_eq!((pair.ends[0].state(), pair.ends[0].incoming().len()), (State::Established, 20));
     give(&mut pair, 0, &segment(23, 2, 0x11, &[7; 4]));
     assert_eq!((pair.ends[0].state(), pair.ends[0].incoming().len()), (State::CloseWait, 24));
+}
+
+/// An end with timestamps, and what the other side's next segment is to have: its number, the number that it
+/// acknowledges, its timestamp and the one that it tells back.
+fn stamped_end() -> (Pair, [u32; 4]) {
+    let mut pair = Pair::stamped([1460; 2], [8192; 2], Faults::default(), 20);
+    while pair.step() {}
+    let (clock, recent) = pair.ends[1].stamps().unwrap().told(pair.now);
+    let next = [pair.ends[1].expected(), pair.ends[1].unacknowledged(), recent.wrapping_add(1), clock];
+    (pair, next)
+}
+
+/// A segment with timestamps.
+fn stamped([sequence, acknowledgement, value, echo]: [u32; 4], flags: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = segment(sequence, acknowledgement, flags, payload);
+    bytes.splice(20..20, stamp(value, echo));
+    bytes[12] = 8 << 4;
+    bytes
+}
+
+fn received(pair: &Pair) -> usize {
+    pair.ends[1].incoming().len()
+}
+
+/// The next segment that an end sends: its timestamps, if it has some.
+fn told(pair: &mut Pair, end: usize) -> Option<(u32, u32)> {
+    let departure = pair.ends[end].acknowledgement();
+    let bytes = bytes_of(&pair.ends[end], &departure, pair.now);
+    Segment::read(&bytes).unwrap().options().stamps
+}
+
+/// A duplicate from before the numbers have wrapped around is recognized by its timestamp alone (RFC 7323, section 5).
+#[test]
+fn an_old_duplicate_in_the_window_is_dropped() {
+    let (mut pair, [sequence, acknowledgement, value, echo]) = stamped_end();
+    for (age, answer) in [(1, Reaction::Answer), (1000, Reaction::Answer), (1 << 31, Reaction::Answer)] {
+        let old = [sequence, acknowledgement, value.wrapping_sub(1 + age), echo];
+        assert_eq!(give(&mut pair, 1, &stamped(old, 0x10, b"old")), answer, "{age}");
+        assert_eq!(give(&mut pair, 1, &stamped(old, 0x11, b"")), answer, "{age}");
+        assert_eq!(give(&mut pair, 1, &stamped(old, 0x10, b"")), Reaction::Challenged);
+        assert_eq!(give(&mut pair, 1, &stamped(old, 0x02, b"")), Reaction::Challenged);
+        assert_eq!((received(&pair), pair.ends[1].state()), (0, State::Established));
+        assert_eq!(told(&mut pair, 1).unwrap().1, value.wrapping_sub(1));
+    }
+    // As new as the last one, and newer.
+    for (stamp, flags, length) in [(value.wrapping_sub(1), 0x10, 3), (value, 0x18, 6)] {
+        let sequence = sequence.wrapping_add(length - 3);
+        give(&mut pair, 1, &stamped([sequence, acknowledgement, stamp, echo], flags, b"new"));
+        assert_eq!((received(&pair), told(&mut pair, 1).unwrap().1), (length as usize, stamp));
+    }
+}
+
+#[test]
+fn a_timestamp_counts_for_24_days() {
+    const DAY: Time = 86_400_000_000;
+    for (days, is_taken) in [(23, false), (25, true)] {
+        let (mut pair, [sequence, acknowledgement, value, echo]) = stamped_end();
+        pair.now += days * DAY;
+        let old = value.wrapping_sub(1 << 30);
+        give(&mut pair, 1, &stamped([sequence, acknowledgement, old, echo], 0x10, b"x"));
+        assert_eq!(received(&pair), usize::from(is_taken));
+        let recent = if is_taken { old } else { value.wrapping_sub(1) };
+        assert_eq!(told(&mut pair, 1).unwrap().1, recent);
+    }
+}
+
+/// Every segment of a connection with timestamps has them, or is no part of it, except resets (RFC 7323, section 3.2).
+#[test]
+fn segments_without_the_agreed_timestamps_are_dropped_unless_they_are_resets() {
+    let (mut pair, [sequence, acknowledgement, value, echo]) = stamped_end();
+    for (flags, payload) in [(0x10, &b"x"[..]), (0x11, b""), (0x02, b""), (0x12, b"")] {
+        assert_eq!(give(&mut pair, 1, &segment(sequence, acknowledgement, flags, payload)), Reaction::Usual);
+        assert_eq!((received(&pair), pair.ends[1].state()), (0, State::Established));
+        assert_ne!(pair.ends[1].turn(pair.now), Turn::Now);
+    }
+    // Elsewhere in the options they are as good.
+    let mut odd = segment(sequence, acknowledgement, 0x10, b"x");
+    odd.splice(20..20, [&[2, 4, 1, 1][..], &stamp(value, echo)[2..], &[0, 0]].concat());
+    odd[12] = 9 << 4;
+    give(&mut pair, 1, &odd);
+    assert_eq!(received(&pair), 1);
+    // Resets need their number only: the exact one.
+    for (with, old) in [(false, 0), (true, 0), (true, 1 << 20)] {
+        let (mut pair, [sequence, acknowledgement, value, echo]) = stamped_end();
+        let reset = |sequence: u32| match with {
+            true => stamped([sequence, acknowledgement, value.wrapping_sub(old), echo], 0x04, b""),
+            false => segment(sequence, acknowledgement, 0x04, b""),
+        };
+        assert_eq!(give(&mut pair, 1, &reset(sequence.wrapping_add(1))), Reaction::Challenged);
+        assert_eq!(give(&mut pair, 1, &reset(sequence)), Reaction::Ended);
+    }
+}
+
+/// A stranger who has one of the numbers right cannot make later segments seem old.
+#[test]
+fn forged_timestamps_do_not_stall_a_connection() {
+    let (mut pair, [sequence, acknowledgement, value, echo]) = stamped_end();
+    let far = value.wrapping_add(1 << 30);
+    let window = 8192;
+    for (at, of, flags, payload) in [
+        // Outside of the window; in it, but ahead of what was acknowledged.
+        (sequence.wrapping_sub(1), acknowledgement, 0x10, &b""[..]),
+        (sequence.wrapping_sub(100), acknowledgement, 0x10, b"x"),
+        (sequence.wrapping_add(2 * window), acknowledgement, 0x10, b"x"),
+        (sequence.wrapping_add(1), acknowledgement, 0x10, b""),
+        // An acknowledgement of what was never sent, or long ago, or none.
+        (sequence, acknowledgement.wrapping_add(1), 0x10, b"x"),
+        (sequence, acknowledgement.wrapping_sub(1 << 20), 0x10, b"x"),
+        (sequence, acknowledgement, 0x00, b"x"),
+        (sequence, acknowledgement, 0x02, b""),
+        (sequence.wrapping_add(1), acknowledgement, 0x04, b""),
+    ] {
+        give(&mut pair, 1, &stamped([at, of, far, echo], flags, payload));
+        assert_eq!(told(&mut pair, 1).unwrap().1, value.wrapping_sub(1), "{flags:#x} at {at}");
+    }
+    give(&mut pair, 1, &stamped([sequence, acknowledgement, value, echo], 0x10, b"x"));
+    assert_eq!((received(&pair), told(&mut pair, 1).unwrap().1), (1, value));
+}
+
+/// Of segments that are acknowledged together the first one's timestamp is told back, so that the wait of the
+/// acknowledgement counts; of those behind a gap, that of the segment which fills it (RFC 7323, section 4.3).
+#[test]
+fn the_first_of_several_timestamps_is_told_back() {
+    let (mut pair, [sequence, acknowledgement, value, echo]) = stamped_end();
+    let come = |pair: &mut Pair, offset: u32, stamp: u32| {
+        give(
+            pair,
+            1,
+            &stamped([sequence.wrapping_add(offset), acknowledgement, value.wrapping_add(stamp), echo], 0x10, b"four"),
+        );
+    };
+    come(&mut pair, 0, 1);
+    come(&mut pair, 4, 2);
+    assert_eq!(told(&mut pair, 1).unwrap().1, value.wrapping_add(1));
+    come(&mut pair, 12, 3);
+    assert_eq!(told(&mut pair, 1).unwrap().1, value.wrapping_add(1));
+    come(&mut pair, 8, 5);
+    assert_eq!((received(&pair), told(&mut pair, 1).unwrap().1), (16, value.wrapping_add(5)));
+    come(&mut pair, 16, 6);
+    assert_eq!(told(&mut pair, 1).unwrap().1, value.wrapping_add(6));
+}
+
+/// Timestamps that only one side has are not used, and leave no trace.
+#[test]
+fn one_side_alone_has_no_timestamps() {
+    for lacking in 0..2 {
+        let mut stamps = [Some(Stamps::new(7)); 2];
+        stamps[lacking] = None;
+        let mut pair = Pair::with(stamps, [1460; 2], [65536; 2], Faults::default(), 3);
+        assert!(pair.ends.iter().all(|end| !end.information().is_stamped && end.information().segment == 1460));
+        assert_eq!([told(&mut pair, 0), told(&mut pair, 1)], [None; 2]);
+        let data = pattern(60_000, 9);
+        assert_eq!(pair.exchange([&data, b""], false)[1], data);
+    }
+    let pair = Pair::stamped([1460; 2], [65536; 2], Faults::default(), 3);
+    assert!(pair.ends.iter().all(|end| end.information().is_stamped && end.information().segment == 1448));
+}
+
+/// Segments that come without the option when only others have it are as before: their timestamps say nothing.
+#[test]
+fn timestamps_that_were_not_agreed_on_are_passed_over() {
+    let mut pair = without_ranges([1000; 2], 8192);
+    for (number, value) in [(3, 1000), (4, 1), (5, 1 << 31)] {
+        give(&mut pair, 0, &stamped([number, 2, value, 0], 0x10, b"x"));
+    }
+    assert_eq!(pair.ends[0].incoming().len(), 3);
+}
+
+#[test]
+fn two_requests_that_cross_agree_on_timestamps() {
+    for lacking in [None, Some(0), Some(1)] {
+        let ends = [0, 1].map(|end| {
+            let stamps = (lacking != Some(end)).then(|| Stamps::new(end as u32 * 1000));
+            ControlBlock::connect(end as u32 * 77, 1460, stamps, limits(8192))
+        });
+        let mut pair = without_ranges([1460; 2], 8192);
+        pair.ends = ends;
+        while pair.step() {}
+        assert_eq!(pair.ends.each_ref().map(ControlBlock::state), [State::Established; 2]);
+        assert_eq!(pair.ends.each_ref().map(|end| end.information().is_stamped), [lacking.is_none(); 2]);
+        let data = [pattern(5000, 1), pattern(5000, 2)];
+        assert_eq!(pair.exchange([&data[0], &data[1]], false), [data[1].clone(), data[0].clone()]);
+    }
+}
+
+/// A way that becomes longer than the wait repeats every segment: only timestamps tell how long it is (RFC 7323,
+/// section 4.1).
+#[test]
+fn a_way_that_has_become_long_is_measured_although_all_is_repeated() {
+    let mut pair = Pair::stamped([1460; 2], [8192; 2], Faults::default(), 5);
+    pair.way = 400_000;
+    let mut count_of = |rounds: usize| {
+        let before = pair.sent[0];
+        for _ in 0..rounds {
+            let mut left = 100;
+            send(&mut pair.ends[0], |room| core::mem::take(&mut left).min(room.len()));
+            while !pair.ends[0].outgoing().is_empty() || !pair.wire.is_empty() {
+                assert!(pair.step());
+            }
+            receive(&mut pair.ends[1], <[u8]>::len);
+        }
+        pair.sent[0] - before
+    };
+    assert!(count_of(20) > 30, "they are repeated");
+    assert_eq!(count_of(20), 20, "the wait is long enough");
+    let information = pair.ends[0].information();
+    assert!(information.timeout > 800_000 && information.round_trip > 200_000, "{information:?}");
+}
+
+/// Acknowledgements that are lost do not count as a long way: the wait would grow with each of them.
+#[test]
+fn lost_acknowledgements_do_not_make_waits_longer() {
+    let mut pair = Pair::stamped([1460; 2], [8192; 2], Faults::default(), 6);
+    for round in 0..60 {
+        if round % 2 == 0 {
+            // The next one of the other side.
+            pair.dropped = vec![(1, pair.sent[1] + 1)];
+        }
+        let mut left = 100;
+        send(&mut pair.ends[0], |room| core::mem::take(&mut left).min(room.len()));
+        while !pair.ends[0].outgoing().is_empty() || !pair.wire.is_empty() {
+            assert!(pair.step());
+        }
+        receive(&mut pair.ends[1], <[u8]>::len);
+        let information = pair.ends[0].information();
+        assert!(information.round_trip < 50_000 && information.timeout <= 400_000, "{round}: {information:?}");
+    }
+}
+
+/// The answer to a request has a way that is measured, also if the request was repeated.
+#[test]
+fn a_handshake_measures_the_way() {
+    let pair = Pair::stamped([1460; 2], [8192; 2], Faults::default(), 5);
+    let measured = pair.ends.each_ref().map(|end| end.information().round_trip);
+    assert!((1000..=6000).contains(&measured[1]), "{measured:?}");
 }
 
 /// Any host can have an end repeat its acknowledgement, by data outside of the window.
