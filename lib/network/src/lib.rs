@@ -60,6 +60,7 @@ mod resolution;
 mod schedule;
 mod secrets;
 mod segments;
+mod sharded;
 mod six;
 mod slab;
 mod stack;

@@ -3,11 +3,9 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
-
 use crate::Error;
 use crate::secrets::{Secret, halves};
+use crate::sharded::Sharded;
 use crate::slab::Slab;
 use crate::tcp::zeroed;
 
@@ -225,26 +223,24 @@ impl Hashed for KeyOfSix {
 
 /// The entries of one family.
 // The key is stored beside the index, so that a miss costs no look at a connection.
-struct Entries<K>(HashTable<(K, u32)>);
+struct Entries<K>(Sharded<(K, u32)>);
 
 impl<K: Hashed> Entries<K> {
     fn find(&self, hash: Hash, key: K) -> Option<u32> {
         self.0.find(key.hash(hash), |entry| entry.0 == key).map(|entry| entry.1)
     }
 
-    fn reserve(&mut self, hash: Hash) -> Result<(), Error> {
-        self.0.try_reserve(1, |entry| entry.0.hash(hash)).map_err(Error::from)
+    fn reserve(&mut self, hash: Hash, key: K) -> Result<(), Error> {
+        self.0.reserve(key.hash(hash), |entry| entry.0.hash(hash))
     }
 
     fn insert(&mut self, hash: Hash, key: K, index: u32) -> Result<(), Error> {
-        self.reserve(hash)?;
-        match self.0.entry(key.hash(hash), |entry| entry.0 == key, |entry| entry.0.hash(hash)) {
-            Entry::Occupied(_) => Err(Error::AddressInUse),
-            Entry::Vacant(vacant) => {
-                vacant.insert((key, index));
-                Ok(())
-            }
+        if self.find(hash, key).is_some() {
+            return Err(Error::AddressInUse);
         }
+        self.reserve(hash, key)?;
+        self.0.insert(key.hash(hash), (key, index), |entry| entry.0.hash(hash));
+        Ok(())
     }
 
     fn get_mut(&mut self, hash: Hash, key: K) -> Option<&mut u32> {
@@ -252,9 +248,7 @@ impl<K: Hashed> Entries<K> {
     }
 
     fn remove(&mut self, hash: Hash, key: K) {
-        if let Ok(entry) = self.0.find_entry(key.hash(hash), |entry| entry.0 == key) {
-            entry.remove();
-        }
+        self.0.remove(key.hash(hash), |entry| entry.0 == key);
     }
 }
 
@@ -267,7 +261,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(hash: Hash) -> Self {
-        Table { hash, four: Entries(HashTable::new()), six: Entries(HashTable::new()) }
+        Table { hash, four: Entries(Sharded::new()), six: Entries(Sharded::new()) }
     }
 
     #[inline]
@@ -278,11 +272,11 @@ impl Table {
         }
     }
 
-    /// Reserves room for one more entry of the family of `key`.
+    /// Reserves room for an entry with this key.
     pub(crate) fn reserve(&mut self, key: Key) -> Result<(), Error> {
         match key {
-            Key::Four(_) => self.four.reserve(self.hash),
-            Key::Six(_) => self.six.reserve(self.hash),
+            Key::Four(key) => self.four.reserve(self.hash, key),
+            Key::Six(key) => self.six.reserve(self.hash, key),
         }
     }
 
@@ -489,7 +483,7 @@ struct Port {
 /// If the other end is not known yet, each port is drawn afresh (algorithm 2).
 pub(crate) struct Ports {
     hash: Hash,
-    ports: HashTable<Port>,
+    ports: Sharded<Port>,
     /// A bit for each port that is in `ports`.
     used: Vec<u64>,
     secret: Secret,
@@ -521,7 +515,7 @@ impl Ports {
     pub(crate) fn new(hash: Hash, secret: Secret) -> Result<Self, Error> {
         Ok(Ports {
             hash,
-            ports: HashTable::new(),
+            ports: Sharded::new(),
             used: zeroed(0, ALL / 64)?,
             secret,
             counters: zeroed(0, COUNTERS)?,
@@ -565,25 +559,28 @@ impl Ports {
         self.ports.find(Self::hash_of(self.hash, number), |port| port.number == number)
     }
 
+    fn find_mut(&mut self, number: u16) -> Option<&mut Port> {
+        self.ports.find_mut(Self::hash_of(self.hash, number), |port| port.number == number)
+    }
+
     fn get_or_make(&mut self, number: u16) -> Result<&mut Port, Error> {
         let hash = self.hash;
-        self.ports.try_reserve(1, |port| Self::hash_of(hash, port.number))?;
-        self.mark(number, true);
-        Ok(self
-            .ports
-            .entry(Self::hash_of(hash, number), |port| port.number == number, |port| Self::hash_of(hash, port.number))
-            .or_insert_with(|| Port { number, bound: Vec::new(), connections: 0 })
-            .into_mut())
+        if self.find(number).is_none() {
+            let hash_of = |port: &Port| Self::hash_of(hash, port.number);
+            let port = Port { number, bound: Vec::new(), connections: 0 };
+            self.ports.reserve(hash_of(&port), hash_of)?;
+            self.ports.insert(hash_of(&port), port, hash_of);
+            self.mark(number, true);
+        }
+        self.find_mut(number).ok_or(Error::OutOfMemory)
     }
 
     fn change(&mut self, number: u16, change: impl FnOnce(&mut Port)) {
-        let hash = self.hash;
-        if let Ok(mut entry) = self.ports.find_entry(Self::hash_of(hash, number), |port| port.number == number) {
-            change(entry.get_mut());
-            if entry.get().bound.is_empty() && entry.get().connections == 0 {
-                entry.remove();
-                self.mark(number, false);
-            }
+        let Some(port) = self.find_mut(number) else { return };
+        change(port);
+        if port.bound.is_empty() && port.connections == 0 {
+            self.ports.remove(Self::hash_of(self.hash, number), |port| port.number == number);
+            self.mark(number, false);
         }
     }
 
