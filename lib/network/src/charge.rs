@@ -25,11 +25,13 @@ pub enum Held {
     Record,
 }
 
-/// Reason for which a buffer grows.
+/// Reason for which something is made, or a buffer grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Without, the connection could not go on.
-    Progress,
+    /// A program has asked for something that could not go on without.
+    Call,
+    /// A packet has come that could not be taken in without. It comes again: no program should be ended for it.
+    Packet,
     /// It is faster so. A stranger may have caused it: the owner does well to keep memory for other things.
     Speed,
 }
@@ -40,18 +42,12 @@ const NEEDED: usize = (16 + 4) * 1024 + 512;
 /// Memory of a buffer that is charged with the connection, whether there are bytes or not: its first step.
 pub(crate) const RESERVED: usize = 512;
 
-impl Need {
-    /// Returns the reason for which a buffer is to have so much memory.
-    pub(crate) fn of(memory: usize) -> Need {
-        if memory <= NEEDED { Need::Progress } else { Need::Speed }
-    }
-}
-
 /// An account that pays for memory.
 #[doc(alias = "cgroup")]
 #[doc(alias = "memcg")]
 pub trait Owner: Send + Sync {
-    /// Charges `bytes` for one thing more. `free` is the number of further things of its kind that the system allows.
+    /// Charges `bytes` for one thing more, mostly for a packet that has come. `free` is the number of further things of
+    /// its kind that the system allows.
     ///
     /// # Errors
     /// The owner's limit is reached: [`Error::OutOfMemory`] or [`Error::Limit`].
@@ -87,12 +83,18 @@ impl Charge {
         Ok(Charge { owner: owner.cloned(), bytes, held })
     }
 
-    /// Asks the owner and the machine for a step of a buffer's memory, after which it has `memory`. Without a holder
-    /// that receives, there is none for speed only.
-    pub(crate) fn step(&mut self, step: usize, memory: usize, is_held: bool, admits: fn(Need) -> bool) -> bool {
+    /// Asks the owner and the machine for a step of a buffer's memory, after which it has `memory`. `need` is the
+    /// reason while that is needed for progress. Without a holder that receives, there is none for speed only.
+    pub(crate) fn step(
+        &mut self,
+        (step, memory): (usize, usize),
+        need: Need,
+        is_held: bool,
+        admits: fn(Need) -> bool,
+    ) -> bool {
         let more = memory.max(RESERVED) - (memory - step).max(RESERVED);
-        let need = Need::of(memory);
-        more == 0 || (need == Need::Progress || is_held) && self.grow(more, need) && admits(need)
+        let need = if memory <= NEEDED { need } else { Need::Speed };
+        more == 0 || (need != Need::Speed || is_held) && self.grow(more, need) && admits(need)
     }
 
     /// Charges `bytes` more. Returns whether the owner has consented.

@@ -245,8 +245,7 @@ impl Host {
             return;
         };
         // A lack of memory is handled like a lack of room for finished connections: the other side asks again.
-        let has_room =
-            listener.has_room(free) && self.connections.next_index().is_ok() && (self.admits)(Need::Progress);
+        let has_room = listener.has_room(free) && self.connections.next_index().is_ok() && (self.admits)(Need::Packet);
         let (half_open, backlog) = (listener.half_open, listener.backlog);
         let receive_buffer = clamped(listener.options.receive_buffer);
         let key = segment.key;
@@ -470,7 +469,7 @@ impl Host {
             return Established::Invalid;
         };
         let options = TcpOptions { receive_buffer: request.receive_buffer as usize, ..listener.options };
-        if !listener.has_room(free) || !admits(Need::Progress) {
+        if !listener.has_room(free) || !admits(Need::Packet) {
             self.counters.requests_dropped += 1;
             return Established::NotNow;
         }
@@ -621,8 +620,8 @@ mod tests {
     #[test]
     fn requests_take_as_much_as_they_are_charged() {
         const REQUESTS: usize = 1 << 12;
-        // Bytes of the table beside its entries, whatever their number.
-        const BESIDE: usize = 64;
+        // Bytes of small tables beside their entries.
+        const BESIDE: usize = REQUESTS / 4;
         const LIMIT: usize = 1 << 24;
         let request = |number: usize| {
             let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
@@ -640,7 +639,7 @@ mod tests {
             }
         };
         let is_there = |bytes: usize| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
-        let mut half_open = HalfOpen::new(Hash::new([0; 16]), REQUESTS);
+        let mut half_open = HalfOpen::new(Hash::new([7; 16]), REQUESTS);
         let (at_most, at_least) = with_memory(LIMIT, || {
             for number in 0..REQUESTS {
                 let charge = Charge::new(None, Held::Request, MEMORY, usize::MAX).unwrap();

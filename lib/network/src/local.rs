@@ -207,7 +207,7 @@ impl Host {
         client: &TcpOptions,
         server: &TcpOptions,
     ) -> Result<(), Error> {
-        if !(self.admits)(Need::Progress) {
+        if !(self.admits)(Need::Call) {
             return Err(Error::OutOfMemory);
         }
         // A client within the host takes nothing from the listener owner's limit for outside connections.

@@ -272,7 +272,7 @@ impl Connection {
         let Engine::Wire(wire) = &mut self.engine else { return (Reaction::Usual, None) };
         let mut asked = None;
         let reaction = wire.tcp_mut().input(segment, time(now), &mut |step, memory| {
-            let is_allowed = self.charge.step(step, memory, is_held, admits);
+            let is_allowed = self.charge.step((step, memory), Need::Packet, is_held, admits);
             asked = Some(is_allowed);
             is_allowed
         });
@@ -294,12 +294,15 @@ impl Connection {
         let charge = &mut self.charge;
         let is_made = match &mut self.engine {
             Engine::Wire(wire) => {
-                let is_made = wire.tcp_mut().make_room_to_send(|step, memory| charge.step(step, memory, true, admits));
+                let is_made = wire
+                    .tcp_mut()
+                    .make_room_to_send(|step, memory| charge.step((step, memory), Need::Call, true, admits));
                 wire.is_refused = !is_made;
                 is_made
             }
             Engine::Local(local) => {
-                let is_made = local.ring.make_room(1, 1, |step, memory| charge.step(step, memory, is_held, admits));
+                let is_made =
+                    local.ring.make_room(1, 1, |step, memory| charge.step((step, memory), Need::Call, is_held, admits));
                 local.is_refused = !is_made;
                 is_made
             }
@@ -677,7 +680,7 @@ mod tests {
     fn connections_take_as_much_as_they_are_charged() {
         const CONNECTIONS: usize = 1 << 10;
         // Bytes of tables and lists beside their entries, whatever their number.
-        const BESIDE: usize = 512;
+        const BESIDE: usize = 1024;
         const LIMIT: usize = 1 << 24;
         let own = Ipv4Addr::new(10, 0, 2, 15);
         let address = Addressing::Fixed(Address { address: own, prefix: 8, gateway: None });

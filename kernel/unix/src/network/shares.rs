@@ -54,7 +54,7 @@ impl Shares {
 /// EVERY-BYTE: memory that the stack keeps for a process.
 impl network::Owner for Shares {
     fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error> {
-        self.account.take_memory(bytes).map_err(|_| Error::OutOfMemory)?;
+        self.account.take_memory_for_strangers(bytes).map_err(|_| Error::OutOfMemory)?;
         if Shares::limited(held).is_some_and(|of| !self.take(of, free)) {
             self.account.give_memory(bytes);
             return Err(Error::Limit);
@@ -64,7 +64,8 @@ impl network::Owner for Shares {
 
     fn charge_more(&self, bytes: usize, need: Need) -> Result<(), Error> {
         match need {
-            Need::Progress => self.account.take_memory(bytes),
+            Need::Call => self.account.take_memory(bytes),
+            Need::Packet => self.account.take_memory_for_strangers(bytes),
             Need::Speed => self.account.take_spare_memory(bytes),
         }
         .map_err(|_| Error::OutOfMemory)
@@ -107,8 +108,8 @@ mod tests {
         assert_eq!(owner.charge_more(31, Need::Speed), Err(Error::OutOfMemory));
         assert_eq!(owner.charge_more(30, Need::Speed), Ok(()));
         assert_eq!(owner.charge_more(1, Need::Speed), Err(Error::OutOfMemory));
-        assert_eq!(owner.charge_more(50, Need::Progress), Ok(()));
-        assert_eq!(owner.charge_more(1, Need::Progress), Err(Error::OutOfMemory));
+        assert_eq!(owner.charge_more(50, Need::Call), Ok(()));
+        assert_eq!(owner.charge_more(1, Need::Call), Err(Error::OutOfMemory));
         owner.refund_some(60);
         assert_eq!(account.used(Resource::Memory), 40);
         owner.refund(Held::Request, 40);

@@ -127,7 +127,8 @@ pub(crate) fn start(platform: &'static Platform) {
         Ok(mut stack) => {
             // ADMISSION: for memory that no call of ours asks for, and for the rings of connections within the host.
             stack.set_admission(|need| match need {
-                Need::Progress => accounts::has_machine_memory(),
+                Need::Call => accounts::has_machine_memory(),
+                Need::Packet => accounts::has_memory_for_strangers(),
                 Need::Speed => accounts::has_spare_memory(),
             });
             *STACK.lock() = Some(stack);

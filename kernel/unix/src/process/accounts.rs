@@ -413,15 +413,25 @@ impl Account {
     }
 
     fn take(&self, resource: Resource, amount: usize) -> Result<(), Errno> {
+        self.take_unless_short(resource, amount).map_err(|is_machine_full| {
+            if is_machine_full {
+                tell_killer(resource);
+            }
+            resource.refusal()
+        })
+    }
+
+    /// Takes an amount; an error tells whether the machine has no more.
+    fn take_unless_short(&self, resource: Resource, amount: usize) -> Result<(), bool> {
         if faults::fails() {
-            return Err(resource.refusal());
+            return Err(false);
         }
         let mut taken = 0;
         for account in self.levels() {
             let line = account.line(resource);
             if add_within(&line.used, amount, line.soft.load(Ordering::Relaxed)).is_none() {
                 self.undo(resource, amount, taken);
-                return Err(resource.refusal());
+                return Err(false);
             }
             taken += 1;
         }
@@ -433,10 +443,7 @@ impl Account {
         };
         if add_within(&total.used, amount, limit.saturating_sub(left_to_others)).is_none() {
             self.undo(resource, amount, taken);
-            if total.used.load(Ordering::Relaxed).saturating_add(amount) > limit {
-                tell_killer(resource);
-            }
-            return Err(resource.refusal());
+            return Err(total.used.load(Ordering::Relaxed).saturating_add(amount) > limit);
         }
         self.line(resource).own.fetch_add(amount, Ordering::Relaxed);
         Ok(())
@@ -539,6 +546,12 @@ impl Account {
         self.take(Resource::Memory, bytes)
     }
 
+    /// Takes so many bytes for what another host has caused: without memory it is dropped, and nobody is ended.
+    #[doc(alias = "GFP_ATOMIC")]
+    pub(crate) fn take_memory_for_strangers(&self, bytes: usize) -> Result<(), Errno> {
+        self.take_unless_short(Resource::Memory, bytes).map_err(|_| Errno::ENOMEM)
+    }
+
     /// Takes so many bytes as [`take_memory`](Self::take_memory) does, if half of each limit stays free. Others may
     /// take some of that at the same moment: the limits hold in any case.
     pub(crate) fn take_spare_memory(&self, bytes: usize) -> Result<(), Errno> {
@@ -550,7 +563,7 @@ impl Account {
         if !is_spare(&machine.used, &machine.limit) || !lines.all(|line| is_spare(&line.used, &line.soft)) {
             return Err(Errno::ENOMEM);
         }
-        self.take_memory(bytes)
+        self.take_memory_for_strangers(bytes)
     }
 
     /// Gives so many bytes of memory back.
@@ -570,18 +583,31 @@ impl filesystem::Owner for Account {
     }
 }
 
-/// Returns whether there is memory for something that no process has requested, as when a packet arrives. Memory that
-/// harts have put aside is collected before the answer is no.
+/// Returns whether there is memory for something that a program has caused, if not requested. Memory that harts have
+/// put aside is collected before the answer is no.
 pub(crate) fn has_machine_memory() -> bool {
     if faults::fails() {
         return false;
     }
-    if memory::heap::is_available(reserve()) || memory::heap::collect(reserve()) {
-        faults::admitted();
-        return true;
+    let is_there = has_reserve();
+    if !is_there {
+        tell_killer(Resource::Memory);
     }
-    tell_killer(Resource::Memory);
-    false
+    is_there
+}
+
+/// Returns whether there is memory for something that another host has caused, as [`has_machine_memory`] does, but
+/// nobody is ended for it.
+pub(crate) fn has_memory_for_strangers() -> bool {
+    !faults::fails() && has_reserve()
+}
+
+fn has_reserve() -> bool {
+    let is_there = memory::heap::is_available(reserve()) || memory::heap::collect(reserve());
+    if is_there {
+        faults::admitted();
+    }
+    is_there
 }
 
 /// Returns whether there is memory for something that no process has requested, and that can be done without. Nothing
