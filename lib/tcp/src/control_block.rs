@@ -941,8 +941,10 @@ impl ControlBlock {
             _ => {}
         }
         // Whether any of it lies in the window (RFC 9293, section 3.10.7.4). An acknowledgement may have the number
-        // behind the window, if what is before that is on its way or lost.
-        let promised = (self.furthest.wrapping_sub(self.expected) as i32).max(0) as u32;
+        // behind the window, if what is before that is on its way or lost; and the window was told in its unit, rounded
+        // up.
+        let rounding = (1 << self.shifts.1) - 1;
+        let promised = (self.furthest.wrapping_sub(self.expected) as i32).max(0) as u32 + rounding;
         let window = (self.incoming.free() as u32).max(promised);
         let ahead = segment.sequence.wrapping_sub(self.expected);
         let is_in_window = ahead <= window + 1;

@@ -429,6 +429,30 @@ fn an_end_before_data_that_has_come_is_none() {
     assert_eq!((pair.ends[0].state(), pair.ends[0].incoming().len()), (State::CloseWait, 24));
 }
 
+/// A window is told in units, rounded up: a sender may fill them, and its later acknowledgements have the number behind
+/// them.
+#[test]
+fn an_acknowledgement_from_behind_a_rounded_window_counts() {
+    let mut pair = Pair::new([1460; 2], [1 << 20; 2], Faults::default(), 4);
+    while pair.step() {}
+    let mut left = 100;
+    send(&mut pair.ends[1], |room| core::mem::take(&mut left).min(room.len()));
+    pair.emit(1);
+    let (start, acknowledgement) = (pair.ends[1].expected(), pair.ends[1].unacknowledged());
+    let mut come = |offset: u32, acknowledgement: u32, payload: &[u8]| {
+        give(&mut pair, 1, &segment(start.wrapping_add(offset), acknowledgement, 0x10, payload));
+        let answer = pair.ends[1].acknowledgement();
+        let bytes = bytes_of(&pair.ends[1], &answer, pair.now);
+        let told = u32::from(Segment::read(&bytes).unwrap().window) << 5;
+        (answer.acknowledgement.wrapping_sub(start) + told, pair.ends[1].outgoing().len())
+    };
+    assert_eq!(come(0, acknowledgement, b"odd"), (16_387, 100));
+    for offset in (3..16_387).step_by(1024) {
+        come(offset, acknowledgement, &[7; 1024]);
+    }
+    assert_eq!(come(16_387, acknowledgement.wrapping_add(100), b""), (16_384, 0));
+}
+
 /// An end with timestamps, and what the other side's next segment is to have: its number, the number that it
 /// acknowledges, its timestamp and the one that it tells back.
 fn stamped_end() -> (Pair, [u32; 4]) {
