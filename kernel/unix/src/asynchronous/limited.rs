@@ -1,4 +1,8 @@
-//! Calls on sockets that wait for a limited time (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+//! Calls on sockets that wait for a limited time (`SO_RCVTIMEO`, `SO_SNDTIMEO`), and transfers that may not wait but
+//! have stopped for an interrupt.
+//!
+//! The latter go on as long as they move bytes: programs expect, as on Linux, that a call which may not wait moves all
+//! that there is room for.
 //!
 //! A call that must wait at a socket with a time limit is put into a [`LimitedWait`], which gives it up when its time
 //! is over, as a call that may not wait at all is given up. Calls on other files are what they were.
@@ -21,13 +25,27 @@ pub(crate) struct LimitedWait {
     limit_ms: u64,
     /// Messages of several that were done when the time began.
     done: usize,
+    /// Bytes that a transfer which may not wait had moved after the last try.
+    moved: Option<usize>,
 }
 
 impl LimitedWait {
     /// Gives a call so many milliseconds from now.
     pub(crate) fn new(operation: Operation, limit_ms: u64) -> LimitedWait {
         let done = done_of(&operation);
-        LimitedWait { operation, limit: TimeLimit::after_ns(limit_ms.saturating_mul(1_000_000)), limit_ms, done }
+        LimitedWait {
+            operation,
+            limit: TimeLimit::after_ns(limit_ms.saturating_mul(1_000_000)),
+            limit_ms,
+            done,
+            moved: None,
+        }
+    }
+
+    /// Lets a transfer that may not wait, and has stopped for an interrupt, go on.
+    pub(crate) fn going_on(operation: Operation) -> LimitedWait {
+        let moved = operation.give_up(Errno::EAGAIN).ok();
+        LimitedWait { moved, ..LimitedWait::new(operation, 0) }
     }
 
     /// Returns the call.
@@ -41,6 +59,17 @@ impl LimitedWait {
         if polled.is_ready() {
             self.limit.clear();
             return polled;
+        }
+        if let (Some(before), Some(waker)) = (self.moved, waker) {
+            let given_up = self.operation.give_up(Errno::EAGAIN);
+            if given_up == Ok(before) {
+                self.operation.note_caller(process);
+                return Poll::Ready(given_up);
+            }
+            // It may have stopped for an interrupt again, or there is no more room: the next try tells.
+            self.moved = given_up.ok();
+            waker.wake_by_ref();
+            return Poll::Pending;
         }
         // As on Linux, each of several messages has this time.
         let done = done_of(&self.operation);

@@ -200,7 +200,7 @@ impl Operation {
 
     /// Records the user of a socket, although the call does not wait.
     #[cold]
-    fn note_caller(&self, process: &Process) {
+    pub(crate) fn note_caller(&self, process: &Process) {
         match self {
             Operation::Write { file, .. } | Operation::Send { file, .. } | Operation::Connect { file, .. } => {
                 file.is_filled_by(process);
@@ -227,6 +227,11 @@ impl Operation {
     #[inline(never)]
     fn attempt_impatiently(&mut self, process: &Arc<Process>) -> Poll<Result<usize, Errno>> {
         if self.must_not_wait() {
+            if self.may_have_stopped() && process.account.admit().is_ok() {
+                let operation = core::mem::replace(self, Operation::NOTHING);
+                *self = Operation::Limited(Box::new(LimitedWait::going_on(operation)));
+                return Poll::Pending;
+            }
             self.note_caller(process);
             return Poll::Ready(self.give_up(Errno::EAGAIN));
         }
@@ -239,6 +244,13 @@ impl Operation {
             *self = Operation::Limited(Box::new(LimitedWait::new(operation, limit)));
         }
         Poll::Pending
+    }
+
+    /// Returns whether the call has sent something and may have stopped for an interrupt, not for a lack of room.
+    fn may_have_stopped(&self) -> bool {
+        let has_begun =
+            matches!(self, Operation::Write { written: sent, .. } | Operation::Send { sent, .. } if *sent > 0);
+        has_begun && steps::has_interrupts()
     }
 
     /// Returns the file that may limit the time of the call, and what the call waits for.
