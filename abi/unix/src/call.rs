@@ -252,8 +252,9 @@ system_calls! {
     /// Opens, and with `O_CREAT` creates, a file. An opening of a FIFO for reading or writing waits until the other
     /// side is opened, too; with `O_NONBLOCK` a reader does not, and a writer without a reader is `ENXIO`.
     Open = 56 openat(directory: Descriptor, path: Path, flags: Number, mode: Number) Possible;
-    /// Closes a descriptor.
-    Close = 57 close(descriptor: Descriptor) Never;
+    /// Closes a descriptor. The last one of a connection with `SO_LINGER` and a time waits for the delivery of what was
+    /// sent.
+    Close = 57 close(descriptor: Descriptor) Possible;
     /// Creates a pipe; the two descriptors are written as two `i32`.
     Pipe = 59 pipe2(descriptors: Output, flags: Number) Never;
     /// Reads directory entries as `struct linux_dirent64`.

@@ -873,6 +873,21 @@ impl<L: Link> Stack<L> {
         self.host.close(id, instant(now_ns))
     }
 
+    /// Registers for the other side's acknowledgement of all that a closed connection had to send, and of its end.
+    /// Returns whether there is something to wait for.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn register_for_delivery(&mut self, id: ConnectionId, waker: &Waker) -> Result<bool, Error> {
+        match self.host.connection(id) {
+            Ok(connection) if connection.is_delivering() => {
+                connection.waiters(Interest::Send).register(waker)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Closes a connection with a reset; undelivered data is lost (`SO_LINGER` with time 0).
     #[doc(alias = "SO_LINGER")]
     pub fn abort(&mut self, id: ConnectionId, now_ns: u64) -> Result<(), Error> {

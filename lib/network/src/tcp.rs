@@ -279,6 +279,12 @@ impl Connection {
         (reaction, asked)
     }
 
+    /// Whether the connection was closed, and the other side has not acknowledged everything and the end.
+    pub(crate) fn is_delivering(&self) -> bool {
+        matches!(&self.engine, Engine::Wire(wire)
+            if matches!(wire.tcp().state(), State::FinWait1 | State::Closing | State::LastAck))
+    }
+
     /// Whether a program holds the connection that may receive.
     fn is_received_from(&self) -> bool {
         self.holder == Holder::Application && self.receiving == Receiving::Open

@@ -1280,3 +1280,42 @@ fn a_datagram_longer_than_its_buffer_is_refused() {
         assert_eq!(net.client.udp_send_with(client, to, longest, |_| ()), Ok(Sent::Bytes(longest)));
     }
 }
+
+/// A program that closes a connection can wait for the other side's acknowledgement of everything, and is woken by it,
+/// by a reset, and by the end of all patience.
+#[test]
+fn the_delivery_of_a_closed_connection_can_be_waited_for() {
+    for (case, is_woken) in [("read", true), ("silent", false), ("reset", true)] {
+        let mut net = Net::new(Faults::default(), 1);
+        let listener = net.listen(80, 5);
+        let (client, server) = net.pair(listener);
+        let (bell, waker) = Bell::new();
+        send(&mut net.client, client, b"the last words", net.now).unwrap();
+        assert_eq!(net.client.register_for_delivery(client, &waker), Ok(false), "it is open");
+        if case == "silent" {
+            net.server.link().faults.lost = 100;
+        }
+        net.client.close(client, net.now).unwrap();
+        assert_eq!(net.client.register_for_delivery(client, &waker), Ok(true));
+        if case == "reset" {
+            net.server.abort(server, net.now).unwrap();
+        }
+        net.pass(SECOND);
+        assert_eq!(bell.rings() > 0, is_woken, "{case}");
+        assert_eq!(net.client.register_for_delivery(client, &waker), Ok(!is_woken), "{case}");
+        if case == "silent" {
+            net.pass(1000 * SECOND);
+            assert!(bell.rings() > 0);
+            assert_eq!(net.client.register_for_delivery(client, &waker), Ok(false));
+        }
+    }
+    // Within the host everything is delivered at once.
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(80, 5);
+    let here = SocketAddr::new(SERVER.into(), 80);
+    let client = net.server.tcp_connect(None, here, &TcpOptions::default(), net.now).unwrap();
+    net.server.accept(listener).unwrap().unwrap();
+    net.server.close(client, net.now).unwrap();
+    let (_, waker) = Bell::new();
+    assert_eq!(net.server.register_for_delivery(client, &waker), Ok(false));
+}

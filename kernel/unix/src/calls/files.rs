@@ -13,6 +13,7 @@ use filesystem::{
     Access, Contents, Creation, Expect, FileKind, LastComponent, LastLink, MAX_FILE_LENGTH, OpenOptions, Owner,
     RenameSoFar, Replacement, SpecialFile, Timestamp, Writes, seal,
 };
+use network::ConnectionId;
 
 use crate::asynchronous::operation::Operation;
 use crate::calls::call::{Call, Decoded, Decoding, kept, kept_steps};
@@ -31,10 +32,12 @@ use crate::files::volume::file::VolumeFile;
 use crate::files::volume::{self, AttributeChange, Sought, VolumeAnswer, VolumeNode, VolumeRequest};
 use crate::files::{devices, disk, owners, pipe, remains};
 use crate::network::interfaces;
+use crate::network::socket::{self, Socket};
 use crate::process::identity::{self, Whom};
 use crate::process::user::UserBuffer;
 use crate::process::{Process, authority, table, told_owners};
 use crate::scheduling::steps;
+use crate::time;
 
 /// Fails with `EROFS` for files of the initramfs: programs are run from there without a copy, and must not change.
 fn refuse_archived(path: &mut Path, last: LastLink) -> Result<(), Halt> {
@@ -155,8 +158,27 @@ fn open_at(call: &Call<'_>, [path]: &mut [Path; 1]) -> Result<FoundFile, Halt> {
 pub(super) fn close(call: Call<'_>) -> Decoding {
     let descriptor = call.descriptor(0)?;
     let file = call.process().descriptors.lock().remove(descriptor)?;
+    let lingers = match file.as_kind::<Socket>() {
+        Some(socket) if Arc::strong_count(&file) == 1 => socket.lingers(),
+        _ => None,
+    };
     drop(file);
+    if let Some((connection, time_ns)) = lingers {
+        return Ok(wait_for_delivery(&call, connection, time_ns));
+    }
     Ok(settled(call.process(), call.number, 0))
+}
+
+/// Waits for the delivery of what a closed connection had to send. Only an end of the process cuts that short, or a
+/// lack of memory.
+#[cold]
+#[inline(never)]
+fn wait_for_delivery(call: &Call<'_>, connection: ConnectionId, time_ns: u64) -> Decoded {
+    let Ok(reservation) = time::Reservation::new() else { return 0.into() };
+    kept_steps(call.number, async move {
+        socket::linger(connection, time_ns, reservation).await;
+        Ok(0)
+    })
 }
 
 /// Performs `close_range`, in steps. Descriptors that are opened meanwhile may be closed, too.

@@ -7,9 +7,10 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::future::poll_fn;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::num::NonZeroU32;
-use core::task::{Poll, Waker, ready};
+use core::task::{Context, Poll, Waker, ready};
 
 use abi_queue::Priority;
 use abi_unix::authority::Act;
@@ -43,7 +44,7 @@ use crate::process::user::{AddressOut, Caller, OptionOut, UserBuffer, length_of}
 use crate::process::{Process, authority};
 use crate::scheduling::executor::EXHAUSTED;
 use crate::scheduling::steps::{self, Effort};
-use crate::scheduling::{executor, standing};
+use crate::scheduling::{self, executor, standing};
 use crate::time;
 
 /// Longest backlog (Linux's `SOMAXCONN`).
@@ -513,6 +514,18 @@ impl Socket {
             _ => return Err(Errno::EINVAL),
         }
         Ok(0)
+    }
+
+    /// Returns the connection whose delivery `close` is to wait for, and the time for which it is, in nanoseconds
+    /// (`SO_LINGER`).
+    pub(crate) fn lingers(&self) -> Option<(ConnectionId, u64)> {
+        let inner = self.inner.lock();
+        match (&inner.state, inner.linger) {
+            (SocketState::Connected(id), (on, seconds)) if on != 0 && seconds != 0 => {
+                Some((*id, u64::from(seconds) * 1_000_000_000))
+            }
+            _ => None,
+        }
     }
 
     /// Performs the `listen` call.
@@ -1053,6 +1066,26 @@ impl Socket {
         bytes[4..].copy_from_slice(&second.unwrap_or(0).to_le_bytes());
         let full = if second.is_some() { 8 } else { 4 };
         out.write(caller, &bytes[..full])
+    }
+}
+
+/// Waits until the other side has everything that a closed connection had to send, or for this many nanoseconds.
+pub(crate) async fn linger(connection: ConnectionId, time_ns: u64, reservation: time::Reservation) {
+    let end_ns = time::now_ns().saturating_add(time_ns);
+    // With the waker of each poll: the first one of a call has another one.
+    let is_under_way = |cx: &mut Context<'_>| {
+        let waker = cx.waker();
+        let registered = with_stack(|stack, _| match time::now_ns() < end_ns {
+            true => stack.register_for_delivery(connection, waker),
+            false => {
+                stack.forget(connection, Interest::Send, waker);
+                Ok(false)
+            }
+        });
+        Poll::Ready(registered.unwrap_or(false))
+    };
+    while poll_fn(is_under_way).await {
+        scheduling::sleep_until(&reservation, time::ticks_at_ns(end_ns)).await;
     }
 }
 
