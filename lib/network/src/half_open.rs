@@ -393,7 +393,7 @@ impl Host {
             self.refuse(via, &segment, frame, answer);
             return;
         }
-        if segment.length == 0 && now < since + self.deferral(listener) {
+        if segment.length == 0 && now < since + self.deferral(listener, true) {
             if let Some(Answered { request, .. }) = self.half_open.requests.get_mut(index) {
                 request.is_acknowledged = true;
             }
@@ -404,9 +404,11 @@ impl Host {
         }
     }
 
-    /// Returns the time for which a listener waits for the first bytes of a connection; 0 for none.
-    fn deferral(&mut self, listener: ListenerId) -> Duration {
-        self.listener(listener).map_or(Duration::ZERO, |listener| Duration::from_secs(listener.deferral.into()))
+    /// Returns the time for which a listener waits for the first bytes of a connection; 0 for none. Only a request whose
+    /// answer was acknowledged, and is not forged, is kept for longer.
+    fn deferral(&mut self, listener: ListenerId, is_acknowledged: bool) -> Duration {
+        let seconds = self.listener(listener).map_or(0, |listener| listener.deferral);
+        if is_acknowledged { Duration::from_secs(seconds.into()) } else { Duration::ZERO }
     }
 
     /// Makes a connection of an acknowledgement without a request, if it acknowledges a cookie. Otherwise returns
@@ -531,7 +533,7 @@ impl Host {
                 continue;
             };
             let Request { since, listener, is_acknowledged, .. } = *request;
-            let deferral = self.deferral(listener);
+            let deferral = self.deferral(listener, is_acknowledged);
             if now >= since + patience + deferral || self.listener(listener).is_err() {
                 self.forget_request(index);
             } else if is_acknowledged && now < since + deferral {
@@ -551,8 +553,8 @@ impl Host {
             };
             let patience = duration(self.patience.handshake_ns);
             let (ethernet_mtu, mtu_of_six) = (self.ethernet_mtu, self.six.mtu());
-            let Some(&Request { listener, .. }) = self.half_open.get(index) else { continue };
-            let deferral = self.deferral(listener);
+            let Some(&Request { listener, is_acknowledged, .. }) = self.half_open.get(index) else { continue };
+            let deferral = self.deferral(listener, is_acknowledged);
             let Some(Answered { request, .. }) = self.half_open.requests.get_mut(index) else {
                 continue;
             };
@@ -594,12 +596,13 @@ impl Host {
 
 /// Makes the connection of a request that was answered. `size` is the largest segment that its way carries.
 fn answered(request: &Request, options: &TcpOptions, size: u16) -> Result<Wire, Error> {
-    let &Request { course, ours, theirs, offer, since, receive_buffer, .. } = request;
+    let &Request { course, ours, theirs, offer, since, receive_buffer, repeated, is_acknowledged, .. } = request;
+    let is_prompt = repeated == 0 && !is_acknowledged;
     let window = first_window(receive_buffer as usize);
     let scale = offer.scale.map(|theirs| (theirs, shift_of(receive_buffer as usize)));
     let agreed =
         Agreed { segment_size: offer.segment.min(size), scale, selective: offer.selective, stamps: offer.stamps };
-    let tcp = ControlBlock::accept(&Handshake { ours, theirs, window, agreed }, options.buffers());
+    let tcp = ControlBlock::accept(&Handshake { ours, theirs, window, agreed, is_prompt }, options.buffers());
     Wire::new(course.via, tcp, options, since)
 }
 

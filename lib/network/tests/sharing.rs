@@ -152,6 +152,8 @@ fn a_listener_waits_for_the_first_bytes() {
     // After that time it is there without bytes.
     net.pass(15 * SECOND);
     let (last, _) = net.server.accept(listener).unwrap().unwrap();
+    // That wait was nobody's way.
+    assert!(net.server.information(last).unwrap().1.unwrap().timeout <= 3_000_000);
     send(&mut net.client, is_silent, b"late", net.now).unwrap();
     net.pass(SECOND);
     got.clear();
@@ -160,4 +162,49 @@ fn a_listener_waits_for_the_first_bytes() {
     // Within the host none waits.
     net.server.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
     assert!(net.server.accept(listener).unwrap().is_some());
+}
+
+/// A request whose answer nobody acknowledges, as a forged one, is kept no longer for a listener that waits.
+#[test]
+fn forged_requests_do_not_wait_with_a_listener() {
+    let answers = |seconds: u32| {
+        let mut net = Net::new(Faults::default(), 1);
+        let listener = net.listen(PORT, 10);
+        net.server.set_deferral(listener, seconds).unwrap();
+        let to = SocketAddr::new(SERVER.into(), PORT);
+        let client = net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
+        net.client.poll(net.now);
+        // The address is resolved, and the request sent.
+        net.server.poll(net.now);
+        net.client.poll(net.now);
+        net.client.abort(client, net.now).unwrap();
+        net.client.link().faults.lost = 100;
+        let before = net.server.link().sent;
+        net.pass(10_000 * SECOND);
+        net.server.link().sent - before
+    };
+    let usual = answers(0);
+    assert!((3..20).contains(&usual), "{usual}");
+    assert_eq!(answers(29_887), usual);
+}
+
+/// The wait of a connection for room is not measured as its way.
+#[test]
+fn a_wait_for_room_is_no_round_trip() {
+    let mut net = Net::new(Faults::default(), 1);
+    let listener = net.listen(PORT, 2);
+    let to = SocketAddr::new(SERVER.into(), PORT);
+    for connections in [1, 2] {
+        for _ in 0..connections {
+            net.client.tcp_connect(None, to, &TcpOptions::default(), net.now).unwrap();
+        }
+        net.pass(4 * SECOND);
+    }
+    net.pass(4 * SECOND);
+    for accepted in 0..3 {
+        let (server, _) = net.server.accept(listener).unwrap().unwrap();
+        let timeout = net.server.information(server).unwrap().1.unwrap().timeout;
+        assert!(timeout <= 3_000_000, "{accepted}: {timeout}");
+        net.pass(20 * SECOND);
+    }
 }

@@ -163,6 +163,8 @@ pub struct Handshake {
     pub window: u16,
     /// Agreement of the two.
     pub agreed: Agreed,
+    /// Whether the acknowledgement tells the time of the way and back: the answer was sent once, and nobody has waited.
+    pub is_prompt: bool,
 }
 
 /// Result of a segment that has come.
@@ -246,6 +248,8 @@ pub struct ControlBlock {
     selective: bool,
     /// Whether segments have timestamps; before the answer to a request, whether it offers them.
     is_stamped: bool,
+    /// Whether the acknowledgement of the SYN tells the time of the way and back.
+    is_prompt: bool,
     /// Whether an acknowledgement is to be sent at once.
     is_due: bool,
     /// Whether a window or a silent peer is to be probed at once.
@@ -342,6 +346,7 @@ impl ControlBlock {
             resets: false,
             selective: false,
             is_stamped: false,
+            is_prompt: true,
             is_due: false,
             is_probing: false,
             is_filled: false,
@@ -402,7 +407,7 @@ impl ControlBlock {
     /// Makes a connection of a request that the caller has answered; the segment that acknowledges the answer is to be
     /// its first [input](Self::input).
     pub fn accept(handshake: &Handshake, limits: Limits) -> ControlBlock {
-        let &Handshake { ours, theirs, window, agreed } = handshake;
+        let &Handshake { ours, theirs, window, agreed, is_prompt } = handshake;
         let mut block = ControlBlock::new(State::SynReceived, ours, limits);
         block.next = ours.wrapping_add(1);
         block.highest = block.next;
@@ -410,6 +415,7 @@ impl ControlBlock {
         block.edge = block.expected.wrapping_add(window.into());
         block.furthest = block.edge;
         block.agree(agreed);
+        block.is_prompt = is_prompt;
         block
     }
 
@@ -1027,7 +1033,7 @@ impl ControlBlock {
     /// The connection is established by this segment, which acknowledges the SYN.
     fn establish(&mut self, segment: &Segment<'_>, now: Time) {
         self.state = if self.is_closing { State::FinWait1 } else { State::Established };
-        if self.timed.is_none() && segment.payload.is_empty() {
+        if self.timed.is_none() && self.is_prompt && segment.payload.is_empty() {
             // The caller has answered the request, or it was repeated. Data may have waited for long.
             self.measure_by_stamps(segment, now);
         }

@@ -128,6 +128,7 @@ impl Pair {
                 selective: options.selective,
                 stamps,
             },
+            is_prompt: true,
         };
         let second = ControlBlock::accept(&handshake, limits(buffers[1]));
         // The answer, as the caller writes it.
@@ -357,7 +358,8 @@ fn a_loss_after_long_luck_is_mended_at_once() {
 /// Two ends that have agreed on nothing.
 fn without_ranges(segments: [u16; 2], buffer: usize) -> Pair {
     let agreed = Agreed { segment_size: segments[0], scale: None, selective: false, stamps: None };
-    let handshake = |ours: u32, theirs: u32| Handshake { ours, theirs, window: tcp::first_window(buffer), agreed };
+    let window = tcp::first_window(buffer);
+    let handshake = |ours: u32, theirs: u32| Handshake { ours, theirs, window, agreed, is_prompt: true };
     let mut ends = [handshake(1, 2), handshake(2, 1)].map(|handshake| ControlBlock::accept(&handshake, limits(buffer)));
     for (end, (ours, theirs)) in ends.iter_mut().zip([(1u32, 2u32), (2, 1)]) {
         let mut bytes = vec![0; 20];
