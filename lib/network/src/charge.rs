@@ -46,12 +46,11 @@ pub(crate) const RESERVED: usize = 512;
 #[doc(alias = "cgroup")]
 #[doc(alias = "memcg")]
 pub trait Owner: Send + Sync {
-    /// Charges `bytes` for one thing more, mostly for a packet that has come. `free` is the number of further things of
-    /// its kind that the system allows.
+    /// Charges `bytes` for one thing more. `free` is the number of further things of its kind that the system allows.
     ///
     /// # Errors
     /// The owner's limit is reached: [`Error::OutOfMemory`] or [`Error::Limit`].
-    fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error>;
+    fn charge(&self, held: Held, bytes: usize, free: usize, need: Need) -> Result<(), Error>;
 
     /// Charges `bytes` more for a thing that is charged already.
     ///
@@ -75,10 +74,15 @@ pub(crate) struct Charge {
 
 impl Charge {
     /// Charges `owner`, if there is one.
-    pub(crate) fn new(owner: Option<&Arc<dyn Owner>>, held: Held, bytes: usize, free: usize) -> Result<Charge, Error> {
+    pub(crate) fn new(
+        owner: Option<&Arc<dyn Owner>>,
+        held: Held,
+        (bytes, free): (usize, usize),
+        need: Need,
+    ) -> Result<Charge, Error> {
         let bytes = u32::try_from(bytes).map_err(|_| Error::OutOfMemory)?;
         if let Some(owner) = owner {
-            owner.charge(held, bytes as usize, free)?;
+            owner.charge(held, bytes as usize, free, need)?;
         }
         Ok(Charge { owner: owner.cloned(), bytes, held })
     }

@@ -280,7 +280,8 @@ impl Host {
                 is_acknowledged: false,
             };
             let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
-            let Ok(charge) = Charge::new(owner, Held::Request, MEMORY + key.memory_beyond_four(), usize::MAX) else {
+            let memory = MEMORY + key.memory_beyond_four();
+            let Ok(charge) = Charge::new(owner, Held::Request, (memory, usize::MAX), Need::Packet) else {
                 // There would be no memory for the connection either.
                 self.counters.requests_dropped += 1;
                 return;
@@ -404,8 +405,8 @@ impl Host {
         }
     }
 
-    /// Returns the time for which a listener waits for the first bytes of a connection; 0 for none. Only a request whose
-    /// answer was acknowledged, and is not forged, is kept for longer.
+    /// Returns the time for which a listener waits for the first bytes of a connection; 0 for none. Only a request
+    /// whose answer was acknowledged, and is not forged, is kept for longer.
     fn deferral(&mut self, listener: ListenerId, is_acknowledged: bool) -> Duration {
         let seconds = self.listener(listener).map_or(0, |listener| listener.deferral);
         if is_acknowledged { Duration::from_secs(seconds.into()) } else { Duration::ZERO }
@@ -481,7 +482,7 @@ impl Host {
         let is_narrow =
             via == Via::Six && matches!(key.remote().ip(), IpAddr::V6(remote) if self.six.is_narrow(remote));
         let memory = wire_charge(key);
-        let charged = Charge::new(owner.as_ref(), Held::Connection, memory, free);
+        let charged = Charge::new(owner.as_ref(), Held::Connection, (memory, free), Need::Packet);
         let made = charged.and_then(|charge| Ok((charge, answered(request, &options, size)?))).and_then(
             |(charge, mut wire)| {
                 wire.look();
@@ -645,7 +646,7 @@ mod tests {
         let mut half_open = HalfOpen::new(Hash::new([7; 16]), REQUESTS);
         let (at_most, at_least) = with_memory(LIMIT, || {
             for number in 0..REQUESTS {
-                let charge = Charge::new(None, Held::Request, MEMORY, usize::MAX).unwrap();
+                let charge = Charge::new(None, Held::Request, (MEMORY, usize::MAX), Need::Packet).unwrap();
                 half_open.add(request(number), charge).unwrap();
             }
             (is_there(LIMIT - REQUESTS * MEMORY - BESIDE), !is_there(LIMIT - REQUESTS * MEMORY + 1))

@@ -1370,8 +1370,9 @@ impl Host {
         };
         let (key, remains) = (*key, wire.remains());
         let free = self.time_wait.free();
+        let memory = time_wait::MEMORY + key.memory_beyond_four();
         // The connection's charge is larger, but another task may wait for that memory.
-        let charged = Charge::new(charge.owner(), Held::Record, time_wait::MEMORY + key.memory_beyond_four(), free);
+        let charged = Charge::new(charge.owner(), Held::Record, (memory, free), Need::Packet);
         // The port stays in use until the time is over, or the memory for the record is short.
         let remembered = charged.and_then(|charge| self.ports.join(key.local_port()).map(|()| charge));
         self.discard(index);

@@ -212,7 +212,7 @@ impl Host {
         }
         // A client within the host takes nothing from the listener owner's limit for outside connections.
         let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
-        let charge = Charge::new(owner, Held::AcceptedEnd, local_charge(key), usize::MAX)?;
+        let charge = Charge::new(owner, Held::AcceptedEnd, (local_charge(key), usize::MAX), Need::Call)?;
         let mirrored = Key::new(key.remote(), key.local());
         let engine = Local::engine(Phase::Joined(client_index), *server, limit(server, client));
         let server_index = self.add(Connection::new(mirrored, Holder::Queued, engine, charge))?;

@@ -7,7 +7,7 @@ use smoltcp::time::Instant;
 use tcp::{ControlBlock, State};
 
 use crate::Error;
-use crate::charge::{Charge, Held, Owner};
+use crate::charge::{Charge, Held, Need, Owner};
 use crate::configuration::{LocalConnections, Readiness, Received, Sent, Shutdown};
 use crate::host::{Host, Via};
 use crate::local::{Ending, Phase};
@@ -162,7 +162,7 @@ impl Host {
         if self.table.find(key).is_some() || self.time_wait.contains(key) {
             return Err(Error::AddressInUse);
         }
-        let charge = |memory| Charge::new(owner, Held::Connection, memory, self.connections.free());
+        let charge = |memory| Charge::new(owner, Held::Connection, (memory, self.connections.free()), Need::Call);
         let id = match (via, self.local_connections) {
             // The loopback interface has no IPv6: such connections are always joined.
             (Via::Local, joined) if joined == LocalConnections::Joined || remote.is_ipv6() => {

@@ -45,7 +45,8 @@ impl<T> Sharded<T> {
         self.shards.get_mut(place)?.find_mut(hash, is_it)
     }
 
-    /// Makes room for one more entry with this hash. After that, [`insert`](Self::insert) of it takes no memory.
+    /// Makes room for one more entry with this hash. After that, [`insert`](Self::insert) of it takes no memory, nor
+    /// does it fail to be reserved once more.
     pub(crate) fn reserve(&mut self, hash: u64, hash_of: impl Fn(&T) -> u64) -> Result<(), Error> {
         if self.shards.is_empty() {
             self.shards.try_reserve(1)?;
@@ -71,8 +72,9 @@ impl<T> Sharded<T> {
         let goes = |entry: &T| (hash_of(entry) >> CHOOSING) as usize & mask == new;
         let going = shard.iter().filter(|entry| goes(entry)).count();
         let (mut stays, mut goes_away) = (HashTable::new(), HashTable::new());
-        stays.try_reserve(shard.len() - going, hash_of)?;
-        goes_away.try_reserve(going, hash_of)?;
+        // With room for one more, which may have been reserved in the table before.
+        stays.try_reserve(shard.len() - going + 1, hash_of)?;
+        goes_away.try_reserve(going + 1, hash_of)?;
         for entry in core::mem::take(shard) {
             let hash = hash_of(&entry);
             let half = if goes(&entry) { &mut goes_away } else { &mut stays };

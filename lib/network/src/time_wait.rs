@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn unowned() -> Charge {
-        Charge::new(None, Held::Record, MEMORY, 1).unwrap()
+        Charge::new(None, Held::Record, (MEMORY, 1), crate::Need::Packet).unwrap()
     }
 
     #[test]

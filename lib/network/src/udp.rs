@@ -511,8 +511,8 @@ impl Host {
         Ok(way.map_or(local.address, |(_, address)| SocketAddr::new(address, local.address.port())))
     }
 
-    /// Returns the socket that receives a datagram. A port has one owner for each address, so at most one exists: a
-    /// socket bound to the address or to all addresses, without a peer or connected to the sender.
+    /// Returns the socket that receives a datagram: bound to the address or to all addresses, without a peer or
+    /// connected to the sender; one of several that share the port.
     pub(crate) fn find_datagrams(&self, key: Key) -> Option<u32> {
         // Most datagrams of a flood are for no port.
         self.datagram_ports.is_used(key.local_port()).then(|| self.datagram_table.find_receiver(key)).flatten()

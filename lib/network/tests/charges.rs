@@ -46,7 +46,7 @@ impl Account {
 }
 
 impl Owner for Account {
-    fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error> {
+    fn charge(&self, held: Held, bytes: usize, free: usize, _: Need) -> Result<(), Error> {
         assert!(bytes > 0 && free > 0);
         self.take(bytes, self.limit.load(Ordering::Relaxed))?;
         self.held.lock().unwrap().push(held);

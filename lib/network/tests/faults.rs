@@ -1202,7 +1202,7 @@ fn timestamps_are_agreed_on_and_told_in_every_segment() {
     let (server, _) = net.server.accept(listener).unwrap().unwrap();
     let information = net.server.information(server).unwrap().1.unwrap();
     assert!(information.is_stamped);
-    assert_eq!(information.round_trip, 100_000);
+    assert_eq!(information.round_trip, 0, "the answer was repeated: which one was acknowledged is in doubt");
     stamps(&net);
     // Both ends end; the server's record goes on with the timestamps.
     net.server.close(server, net.now).unwrap();

@@ -53,8 +53,8 @@ impl Shares {
 
 /// EVERY-BYTE: memory that the stack keeps for a process.
 impl network::Owner for Shares {
-    fn charge(&self, held: Held, bytes: usize, free: usize) -> Result<(), Error> {
-        self.account.take_memory_for_strangers(bytes).map_err(|_| Error::OutOfMemory)?;
+    fn charge(&self, held: Held, bytes: usize, free: usize, need: Need) -> Result<(), Error> {
+        self.charge_more(bytes, need)?;
         if Shares::limited(held).is_some_and(|of| !self.take(of, free)) {
             self.account.give_memory(bytes);
             return Err(Error::Limit);
@@ -95,12 +95,12 @@ mod tests {
         let account = Account::of_the_first();
         account.set_limit(Resource::Memory, ResourceLimit::both(100));
         let owner = Shares::new(account.clone());
-        assert_eq!(owner.charge(Held::Connection, 40, 1), Ok(()));
+        assert_eq!(owner.charge(Held::Connection, 40, 1, Need::Packet), Ok(()));
         // The process already has as many as are left in the system.
-        assert_eq!(owner.charge(Held::Connection, 40, 1), Err(Error::Limit));
-        assert_eq!(owner.charge(Held::Record, 40, 1), Ok(()));
-        assert_eq!(owner.charge(Held::Request, 40, 1), Err(Error::OutOfMemory));
-        assert_eq!(owner.charge(Held::Request, 20, 0), Ok(()));
+        assert_eq!(owner.charge(Held::Connection, 40, 1, Need::Packet), Err(Error::Limit));
+        assert_eq!(owner.charge(Held::Record, 40, 1, Need::Packet), Ok(()));
+        assert_eq!(owner.charge(Held::Request, 40, 1, Need::Packet), Err(Error::OutOfMemory));
+        assert_eq!(owner.charge(Held::Request, 20, 0, Need::Packet), Ok(()));
         assert_eq!(account.used(Resource::Memory), 100);
         owner.refund(Held::Connection, 40);
         owner.refund(Held::Record, 40);

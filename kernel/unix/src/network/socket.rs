@@ -1747,7 +1747,7 @@ mod tests {
         assert_eq!(account.used(Resource::Memory), (ALL - left) * 100);
         // Other kinds are counted apart, and a share that was given back can be taken again.
         let (hoarder, hoard) = &mut hoarders[0];
-        assert_eq!(hoarder.charge(network::Held::Connection, 10, left), Ok(()));
+        assert_eq!(hoarder.charge(network::Held::Connection, 10, left, network::Need::Call), Ok(()));
         assert!(DatagramShare::take(hoarder, 100, left).is_err());
         let count = hoard.len();
         hoard.clear();

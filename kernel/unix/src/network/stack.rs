@@ -48,6 +48,8 @@ use crate::time;
 /// A flood of such frames takes a quarter of a hart at most, however fast it comes; an important frame behind others
 /// waits for some looks longer.
 const REST: u64 = 3;
+/// Longest look that counts so: beside other work, or in a virtual machine that stood still, it may have taken longer.
+const LONGEST_LOOK_NS: u64 = 50_000;
 /// Time for which a program as important as the next frame runs before the rest of many frames is handled.
 const TURN_OF_EQUALS_NS: u64 = 100_000;
 /// Longest wait for the delivery of what closed connections have to send when the machine ends, and the time from one
@@ -71,6 +73,8 @@ static NEXT_ALARM: AtomicU64 = AtomicU64::new(u64::MAX);
 // Set with release before the coroutine is woken, and cleared before its look: an arrival that the look misses sets it
 // again, and is seen (acquire) before the coroutine waits or becomes less important.
 static HAS_ARRIVED: AtomicBool = AtomicBool::new(false);
+/// Set, as `HAS_ARRIVED` is, if the network coroutine must look even though it rests.
+static MUST_LOOK: AtomicBool = AtomicBool::new(false);
 static COROUTINE: Mutex<Option<NetworkCoroutine>> = Mutex::new(None);
 
 /// The coroutine that handles arrivals.
@@ -172,6 +176,7 @@ fn announce_arrival() {
 
 /// Makes the network coroutine look at the device and at its deadlines, however unimportant its remaining frames are.
 fn wake_coroutine() {
+    MUST_LOOK.store(true, Ordering::Release);
     HAS_ARRIVED.store(true, Ordering::Release);
     let mut is_raised = false;
     if let Some(coroutine) = COROUTINE.lock().as_mut() {
@@ -211,6 +216,7 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
     // setting it costs a little less.
     let mut alarm: Option<(time::Alarm, u64)> = None;
     loop {
+        MUST_LOOK.store(false, Ordering::Release);
         HAS_ARRIVED.store(false, Ordering::Release);
         // The look sees everything that the device announced before it; anything later is announced once more.
         fence(Ordering::SeqCst);
@@ -225,9 +231,8 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
             step(&mut pace, &turns, &waker).await;
             continue;
         }
-        let is_useless =
-            polled.has_only_looked && (is_stopped || waiting.is_none() && executor::is_ready_above(worth_of_nobodys()));
-        let rest = is_useless.then(|| now + REST * (now - began));
+        let is_useless = polled.has_only_looked && (is_stopped || waiting.is_none() && is_anything_ready());
+        let rest = is_useless.then(|| now + REST * (now - began).min(time::ticks_at_ns(LONGEST_LOOK_NS)));
         let overdue = oldest.and_then(|oldest| Some(oldest.saturating_add(scheduling::bound_ticks()?)));
         // However unimportant the remaining frames are: at these times the network coroutine goes before everything
         // else.
@@ -241,7 +246,7 @@ async fn handle_arrivals(times: time::Reservation, turns: time::Reservation) {
         }
         let worth = match &waiting {
             Some(waiting) => worth_of_waiting(waiting),
-            None if is_useless => Some(worth_of_nobodys()),
+            None if is_useless => Some(EXHAUSTED),
             None => Some(MOST_CLAIM),
         };
         let priority = worth.filter(|_| !some_are_unseen || is_useless).unwrap_or(MOST_CLAIM);
@@ -276,23 +281,26 @@ async fn step(pace: &mut Pace, turns: &time::Reservation, waker: &Waker) {
 }
 
 /// Sets the network coroutine's priority, mostly to that of its remaining frames, and the end of its rest; 0 for none.
-/// Returns `false` if something has arrived since the network coroutine looked, and there is no rest.
+/// Returns `false`, and makes it as important as it can be, if something has arrived since it looked and it does not
+/// rest, or if it must look in any case.
 fn lower(priority: Priority, rests_until: u64) -> bool {
     let mut coroutine = COROUTINE.lock();
-    if let Some(coroutine) = coroutine.as_mut() {
-        coroutine.rests_until = rests_until;
-    }
-    // Under the lock: an arrival sets the flag first, and then raises the network coroutine.
-    if rests_until == 0 && HAS_ARRIVED.load(Ordering::Acquire) {
-        return false;
-    }
+    // Under the lock: whoever makes it look sets the flag first, and then raises it.
+    let looks_again = if rests_until == 0 { &HAS_ARRIVED } else { &MUST_LOOK }.load(Ordering::Acquire);
+    let (priority, rests_until) = if looks_again { (MOST_CLAIM, 0) } else { (priority, rests_until) };
     if let Some(coroutine) = coroutine.as_mut() {
         coroutine.is_lowered = priority != MOST_CLAIM;
+        coroutine.rests_until = rests_until;
         if executor::current_priority() != priority {
             executor::set_priority(coroutine.cid, priority);
         }
     }
-    true
+    !looks_again
+}
+
+/// Whether anything else is ready, on any hart.
+fn is_anything_ready() -> bool {
+    executor::is_ready_at_least(EXHAUSTED) || executor::is_ready_above_anywhere(EXHAUSTED)
 }
 
 /// Returns the effective priority of a frame for this reader, as of now.
