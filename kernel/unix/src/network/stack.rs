@@ -45,9 +45,9 @@ use crate::scheduling::{self, Pace, payers, standing};
 use crate::time;
 
 /// Programs run for this multiple of the time of a look before the next one, if no frame was worth a program's turn.
-/// A flood of such frames takes a quarter of a hart at most, however fast it comes; an important frame behind others
+/// A flood of such frames takes a sixth of a hart at most, however fast it comes; an important frame behind others
 /// waits for some looks longer.
-const REST: u64 = 3;
+const REST: u64 = 5;
 /// Longest look that counts so: beside other work, or in a virtual machine that stood still, it may have taken longer.
 const LONGEST_LOOK_NS: u64 = 50_000;
 /// Time for which a program as important as the next frame runs before the rest of many frames is handled.
