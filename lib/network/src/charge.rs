@@ -38,9 +38,9 @@ pub enum Need {
 
 /// Memory of a buffer that is needed for progress: what the other side was told at first, wherever in the first page it
 /// begins, and the list of pages.
-const NEEDED: usize = (16 + 4) * 1024 + 512;
+const NEEDED: usize = tcp::FIRST_LIMIT + tcp::BLOCK + tcp::SMALLEST;
 /// Memory of a buffer that is charged with the connection, whether there are bytes or not: its first step.
-pub(crate) const RESERVED: usize = 512;
+pub(crate) const RESERVED: usize = tcp::SMALLEST;
 
 /// An account that pays for memory.
 #[doc(alias = "cgroup")]

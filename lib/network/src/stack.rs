@@ -34,7 +34,7 @@ use crate::secrets::{Secret, halves};
 use crate::six::SixNetwork;
 use crate::slab::{BindingId, ConnectionId, DatagramId, ListenerId, PacketSocketId, Slab};
 use crate::table::{Hash, LocalEnd, Ports, SharedTable, Sharing, Table};
-use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, duration};
+use crate::tcp::{Coalescing, Engine, Keepalive, TcpOptions, Wire, duration};
 use crate::time_wait::TimeWait;
 use crate::udp::{DatagramOptions, Origin, Payload};
 
@@ -790,39 +790,39 @@ impl<L: Link> Stack<L> {
         Ok(self.host.connection(id)?.failure.take())
     }
 
+    /// Changes a connection, and lets it send what it then can. One within the host has nothing to be changed.
+    fn change(&mut self, id: ConnectionId, now_ns: u64, change: impl FnOnce(&mut Wire, Instant)) -> Result<(), Error> {
+        let now = instant(now_ns);
+        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
+            change(wire, now);
+            self.host.touch(id.index, now);
+        }
+        Ok(())
+    }
+
     /// Changes whether small writes wait.
     #[doc(alias = "set_nodelay")]
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_coalescing(&mut self, id: ConnectionId, coalescing: Coalescing, now_ns: u64) -> Result<(), Error> {
-        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
-            wire.set_coalescing(coalescing);
-            self.host.touch(id.index, instant(now_ns));
-        }
-        Ok(())
+        self.change(id, now_ns, |wire, _| wire.set_coalescing(coalescing))
     }
 
     /// Changes whether a silent peer is probed.
     #[doc(alias = "SO_KEEPALIVE")]
     pub fn set_keepalive(&mut self, id: ConnectionId, keepalive: Option<Keepalive>, now_ns: u64) -> Result<(), Error> {
-        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
-            wire.last_heard = instant(now_ns);
-            wire.set_keepalive(keepalive, instant(now_ns));
-            self.host.touch(id.index, instant(now_ns));
-        }
-        Ok(())
+        self.change(id, now_ns, |wire, now| {
+            wire.last_heard = now;
+            wire.set_keepalive(keepalive, now);
+        })
     }
 
     /// Changes whether parts of segments wait for more bytes.
     #[doc(alias = "TCP_CORK")]
     pub fn set_corked(&mut self, id: ConnectionId, is_corked: bool, now_ns: u64) -> Result<(), Error> {
-        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
-            wire.tcp_mut().set_corked(is_corked);
-            self.host.touch(id.index, instant(now_ns));
-        }
-        Ok(())
+        self.change(id, now_ns, |wire, _| wire.tcp_mut().set_corked(is_corked))
     }
 
-    /// Changes how long sent bytes may go unanswered, from the next bytes on.
+    /// Changes how long sent bytes may go unanswered, those under way from now on.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn set_user_timeout(
         &mut self,
@@ -830,22 +830,15 @@ impl<L: Link> Stack<L> {
         milliseconds: Option<NonZeroU32>,
         now_ns: u64,
     ) -> Result<(), Error> {
-        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
-            wire.set_user_timeout(milliseconds);
-            self.host.arm_timeouts(id.index, instant(now_ns));
-            self.host.touch(id.index, instant(now_ns));
-        }
-        Ok(())
+        self.change(id, now_ns, |wire, _| wire.set_user_timeout(milliseconds))?;
+        self.host.arm_timeouts(id.index, instant(now_ns));
+        self.change(id, now_ns, |_, _| ())
     }
 
     /// Has received bytes acknowledged at once for a while.
     #[doc(alias = "TCP_QUICKACK")]
     pub fn acknowledge_quickly(&mut self, id: ConnectionId, now_ns: u64) -> Result<(), Error> {
-        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
-            wire.tcp_mut().acknowledge_quickly();
-            self.host.touch(id.index, instant(now_ns));
-        }
-        Ok(())
+        self.change(id, now_ns, |wire, _| wire.tcp_mut().acknowledge_quickly())
     }
 
     /// Returns the state of a connection, and values about it if it has segments.

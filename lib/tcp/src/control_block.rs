@@ -42,7 +42,7 @@ const SHORTEST_SILENCE: Time = 1_000;
 const RANGES_TOLD: usize = 3;
 /// Limit of a buffer at the beginning of a connection, if it may be larger later: a little more than what most others
 /// send at once then (RFC 6928).
-const FIRST_LIMIT: usize = 1 << 14;
+pub const FIRST_LIMIT: usize = 1 << 14;
 /// Most steps of memory for one segment, beside those for its own bytes: what has come too far ahead comes again.
 const STEPS: usize = 8;
 /// Time without larger windows after there was no memory for bytes; it doubles each time, up to the longest.

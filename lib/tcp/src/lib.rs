@@ -37,10 +37,10 @@ mod segment;
 mod stamps;
 
 pub use control_block::{
-    Agreed, ControlBlock, Handshake, Information, Limits, Planned, Reaction, Silence, State, Turn, first_window,
-    shift_of,
+    Agreed, ControlBlock, FIRST_LIMIT, Handshake, Information, Limits, Planned, Reaction, Silence, State, Turn,
+    first_window, shift_of,
 };
-pub use ring::Ring;
+pub use ring::{BLOCK, Ring, SMALLEST};
 pub use segment::{Departure, HEADER, Options, Segment, flags};
 pub use stamps::Stamps;
 

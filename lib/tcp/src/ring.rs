@@ -12,9 +12,9 @@ use alloc::collections::{TryReserveError, VecDeque};
 use alloc::vec::Vec;
 
 /// Bytes of a block, when there are several. No allocation is larger, so that memory in pieces is enough.
-pub(crate) const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 /// First memory of a ring: enough for small messages.
-const SMALLEST: usize = 512;
+pub const SMALLEST: usize = 512;
 /// Further blocks for which the list grows at once.
 const LISTED: usize = 8;
 /// Blocks that are given back at once.

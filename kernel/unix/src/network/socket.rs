@@ -263,6 +263,37 @@ impl Inner {
         MessageDetails::of_packet(arrival, self.tells_hop_limits.map(|kind| HopLimit { value: hop_limit, kind }))
     }
 
+    /// Sets an option of TCP.
+    fn set_tcp_option(&mut self, name: u32, number: u32) -> Result<(), Errno> {
+        match name {
+            option::TCP_NODELAY => {
+                self.tcp.coalescing = if number != 0 { Coalescing::None } else { Coalescing::Nagle };
+            }
+            option::TCP_CORK => self.tcp.is_corked = number != 0,
+            option::TCP_KEEPIDLE | option::TCP_KEEPINTVL | option::TCP_KEEPCNT => {
+                let most = if name == option::TCP_KEEPCNT { MOST_PROBES } else { LONGEST_PROBING };
+                if !(1..=most).contains(&number) {
+                    return Err(Errno::EINVAL);
+                }
+                match name {
+                    option::TCP_KEEPIDLE => self.keepalive.idle = number as u16,
+                    option::TCP_KEEPINTVL => self.keepalive.interval = number as u16,
+                    _ => self.keepalive.probes = number as u8,
+                }
+                self.tcp.keepalive = self.tcp.keepalive.map(|_| self.keepalive);
+            }
+            option::TCP_USER_TIMEOUT => {
+                let milliseconds = u32::try_from(number as i32).map_err(|_| Errno::EINVAL)?;
+                self.tcp.user_timeout = NonZeroU32::new(milliseconds);
+            }
+            option::TCP_DEFER_ACCEPT => self.deferral = deferral_of(number as i32),
+            // For a connection that is there alone.
+            option::TCP_QUICKACK => {}
+            _ => return Err(Errno::ENOPROTOOPT),
+        }
+        Ok(())
+    }
+
     /// Has the stack know the options of datagrams.
     fn settle(&self) -> Result<(), Errno> {
         let SocketState::Datagram(id) = self.state else { return Ok(()) };
@@ -924,40 +955,7 @@ impl Socket {
                 inner.linger = (number, u32::from_le_bytes(bytes));
                 inner.linger_abort = number != 0 && inner.linger.1 == 0;
             }
-            (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
-                inner.tcp.coalescing = if number != 0 { Coalescing::None } else { Coalescing::Nagle };
-            }
-            (option::IPPROTO_TCP, option::TCP_CORK) if self.kind == types::SOCK_STREAM => {
-                inner.tcp.is_corked = number != 0;
-            }
-            (option::IPPROTO_TCP, name @ (option::TCP_KEEPIDLE | option::TCP_KEEPINTVL | option::TCP_KEEPCNT))
-                if self.kind == types::SOCK_STREAM =>
-            {
-                let most = if name == option::TCP_KEEPCNT { MOST_PROBES } else { LONGEST_PROBING };
-                if !(1..=most).contains(&number) {
-                    return Err(Errno::EINVAL);
-                }
-                match name {
-                    option::TCP_KEEPIDLE => inner.keepalive.idle = number as u16,
-                    option::TCP_KEEPINTVL => inner.keepalive.interval = number as u16,
-                    _ => inner.keepalive.probes = number as u8,
-                }
-                inner.tcp.keepalive = inner.tcp.keepalive.map(|_| inner.keepalive);
-            }
-            (option::IPPROTO_TCP, option::TCP_USER_TIMEOUT) if self.kind == types::SOCK_STREAM => {
-                let milliseconds = u32::try_from(number as i32).map_err(|_| Errno::EINVAL)?;
-                inner.tcp.user_timeout = NonZeroU32::new(milliseconds);
-            }
-            (option::IPPROTO_TCP, option::TCP_DEFER_ACCEPT) if self.kind == types::SOCK_STREAM => {
-                inner.deferral = deferral_of(number as i32);
-            }
-            (option::IPPROTO_TCP, option::TCP_QUICKACK) if self.kind == types::SOCK_STREAM => {
-                // As on Linux it lasts for a while only.
-                if let (SocketState::Connected(id), true) = (&inner.state, number != 0) {
-                    with_stack_and_send(|stack, now| stack.acknowledge_quickly(*id, now))?;
-                }
-                return Ok(0);
-            }
+            (option::IPPROTO_TCP, name) if self.kind == types::SOCK_STREAM => inner.set_tcp_option(name, number)?,
             (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() && self.kind == types::SOCK_STREAM => {
                 self.set_six_only(&mut inner, number != 0)?;
             }
@@ -974,7 +972,10 @@ impl Socket {
                 (option::IPPROTO_TCP, option::TCP_USER_TIMEOUT) => {
                     stack.set_user_timeout(id, options.user_timeout, now)
                 }
-                (option::SOL_SOCKET, option::SO_KEEPALIVE) | (option::IPPROTO_TCP, _) => {
+                // As on Linux it lasts for a while only.
+                (option::IPPROTO_TCP, option::TCP_QUICKACK) if number != 0 => stack.acknowledge_quickly(id, now),
+                (option::SOL_SOCKET, option::SO_KEEPALIVE)
+                | (option::IPPROTO_TCP, option::TCP_KEEPIDLE | option::TCP_KEEPINTVL | option::TCP_KEEPCNT) => {
                     stack.set_keepalive(id, options.keepalive, now)
                 }
                 _ => Ok(()),
@@ -1051,9 +1052,6 @@ impl Socket {
                 inner.hop_limit.unwrap_or(USUAL_HOP_LIMIT).into()
             }
             (option::IPPROTO_IP, option::IP_HDRINCL) if self.is_raw() && !self.is_six() => inner.raw.has_header as u32,
-            (option::IPPROTO_TCP, option::TCP_NODELAY) if self.kind == types::SOCK_STREAM => {
-                (inner.tcp.coalescing == Coalescing::None) as u32
-            }
             (option::IPPROTO_TCP, name) if self.kind == types::SOCK_STREAM => {
                 drop(inner);
                 return self.get_tcp_option(caller, name, out);
@@ -1166,28 +1164,35 @@ impl Socket {
     /// Performs `getsockopt` for an option of TCP.
     fn get_tcp_option(&self, caller: &dyn Caller, name: u32, out: OptionOut) -> Result<usize, Errno> {
         let inner = self.inner.lock();
-        let (options, keepalive, deferral) = (inner.tcp, inner.keepalive, inner.deferral);
         // Listeners and fresh sockets have no connection to tell of.
-        let (state, about) = match inner.state {
-            SocketState::Connected(id) => with_stack(|stack, _| stack.information(id))?,
-            SocketState::Listening(_) => (ListedState::Listening, None),
-            SocketState::Fresh(_) | SocketState::Datagram(_) => (ListedState::Closed, None),
+        let about = || match inner.state {
+            SocketState::Connected(id) => with_stack(|stack, _| stack.information(id)),
+            SocketState::Listening(_) => Ok((ListedState::Listening, None)),
+            SocketState::Fresh(_) | SocketState::Datagram(_) => Ok((ListedState::Closed, None)),
         };
-        drop(inner);
         let number = match name {
-            option::TCP_CORK => options.is_corked.into(),
-            option::TCP_KEEPIDLE => keepalive.idle.into(),
-            option::TCP_KEEPINTVL => keepalive.interval.into(),
-            option::TCP_KEEPCNT => keepalive.probes.into(),
-            option::TCP_USER_TIMEOUT => options.user_timeout.map_or(0, NonZeroU32::get),
-            option::TCP_DEFER_ACCEPT => deferral,
+            option::TCP_NODELAY => (inner.tcp.coalescing == Coalescing::None).into(),
+            option::TCP_CORK => inner.tcp.is_corked.into(),
+            option::TCP_KEEPIDLE => inner.keepalive.idle.into(),
+            option::TCP_KEEPINTVL => inner.keepalive.interval.into(),
+            option::TCP_KEEPCNT => inner.keepalive.probes.into(),
+            option::TCP_USER_TIMEOUT => inner.tcp.user_timeout.map_or(0, NonZeroU32::get),
+            option::TCP_DEFER_ACCEPT => inner.deferral,
             option::TCP_QUICKACK => 1,
             // Linux's word for a connection that is not there yet.
-            option::TCP_MAXSEG => about.map_or(536, |about| about.segment),
-            option::TCP_CONGESTION => return out.write(caller, CONGESTION),
-            option::TCP_INFO => return out.write(caller, &information(state, about)),
+            option::TCP_MAXSEG => about()?.1.map_or(536, |about| about.segment),
+            option::TCP_CONGESTION => {
+                drop(inner);
+                return out.write(caller, CONGESTION);
+            }
+            option::TCP_INFO => {
+                let (state, about) = about()?;
+                drop(inner);
+                return out.write(caller, &information(state, about));
+            }
             _ => return Err(Errno::ENOPROTOOPT),
         };
+        drop(inner);
         out.write(caller, &number.to_le_bytes())
     }
 
