@@ -310,14 +310,9 @@ fn worth(reader: &Reader, process: Option<&Arc<Process>>) -> Priority {
         Some(process) if scheduling::has_no_claim(process) => EXHAUSTED,
         Some(process) => process.standing.worth(level),
         // The reader's process has ended: the frame has no reader any more.
-        None if reader.owner != 0 => worth_of_nobodys(),
+        None if reader.owner != 0 => standing::worth_of(Priority::saturating(u64::from(Reader::NOBODY.level))),
         None => standing::worth_of(level),
     }
-}
-
-/// Returns the effective priority of a frame without a reader.
-fn worth_of_nobodys() -> Priority {
-    standing::worth_of(Priority::saturating(u64::from(Reader::NOBODY.level)))
 }
 
 /// Returns the effective priority of the next frame, which no other frame exceeds. Returns `None` if the frame must be
