@@ -104,6 +104,29 @@ struct Request {
     is_acknowledged: bool,
 }
 
+impl Request {
+    /// Records a request that is answered now. `ours` and `theirs` are the numbers of the two sides.
+    fn new(
+        (course, listener): (Course, ListenerId),
+        (ours, theirs): (u32, u32),
+        offer: Offer,
+        receive_buffer: u32,
+        now: Instant,
+    ) -> Request {
+        Request {
+            course,
+            listener,
+            ours,
+            theirs,
+            offer,
+            receive_buffer,
+            since: now,
+            repeated: 0,
+            is_acknowledged: false,
+        }
+    }
+}
+
 /// A request, and the charge to its listener's owner.
 struct Answered {
     request: Request,
@@ -268,17 +291,7 @@ impl Host {
         // A record if the backlog allows one, else a cookie.
         let made = if half_open < backlog {
             let receive_buffer = receive_buffer as u32;
-            let request = Request {
-                course,
-                listener,
-                ours,
-                theirs,
-                offer,
-                receive_buffer,
-                since: now,
-                repeated: 0,
-                is_acknowledged: false,
-            };
+            let request = Request::new((course, listener), (ours, theirs), offer, receive_buffer, now);
             let owner = self.listeners.get(listener_index).and_then(|listener| listener.owner.as_ref());
             let memory = MEMORY + key.memory_beyond_four();
             let Ok(charge) = Charge::new(owner, Held::Request, (memory, usize::MAX), Need::Packet) else {
@@ -447,17 +460,7 @@ impl Host {
         if let (Some(course), Some(_)) = (course, parse(via, frame, &checksums)) {
             let listener = ListenerId { index, generation };
             let offer = Offer::from_cookie(size);
-            let request = Request {
-                course,
-                listener,
-                ours,
-                theirs,
-                offer,
-                receive_buffer,
-                since: now,
-                repeated: 0,
-                is_acknowledged: false,
-            };
+            let request = Request::new((course, listener), (ours, theirs), offer, receive_buffer, now);
             if self.establish(&request, frame, now) == Established::Yes {
                 self.counters.cookies_accepted += 1;
             }
@@ -552,23 +555,15 @@ impl Host {
             let Some(index) = self.half_open.work.pop() else {
                 return;
             };
-            let patience = duration(self.patience.handshake_ns);
-            let (ethernet_mtu, mtu_of_six) = (self.ethernet_mtu, self.six.mtu());
-            let Some(&Request { listener, is_acknowledged, .. }) = self.half_open.get(index) else { continue };
-            let deferral = self.deferral(listener, is_acknowledged);
-            let Some(Answered { request, .. }) = self.half_open.requests.get_mut(index) else {
-                continue;
-            };
-            let Request { course, ours, theirs, offer, receive_buffer, since, .. } = *request;
-            let end = since + patience + deferral;
-            let mtu = match course.via {
-                Via::Ethernet => ethernet_mtu,
-                Via::Local => crate::link::LOOPBACK_MTU,
-                Via::Six | Via::NarrowSix => mtu_of_six,
-            };
-            request.repeated = request.repeated.saturating_add(1);
-            let wait = FIRST_WAIT * (1 << request.repeated.min(6));
-            let next = end.min(now + wait);
+            let Some(&request) = self.half_open.get(index) else { continue };
+            let Request { course, listener, ours, theirs, offer, receive_buffer, since, is_acknowledged, .. } = request;
+            let repeated = request.repeated.saturating_add(1);
+            if let Some(answered) = self.half_open.requests.get_mut(index) {
+                answered.request.repeated = repeated;
+            }
+            let end = since + duration(self.patience.handshake_ns) + self.deferral(listener, is_acknowledged);
+            let next = end.min(now + FIRST_WAIT * (1 << repeated.min(6)));
+            let mtu = self.mtu_of(course.via);
             let segment = answer_to(&course, ours, theirs, offer, receive_buffer as usize, mtu, now);
             match course.via {
                 Via::Ethernet | Via::Six | Via::NarrowSix => {

@@ -830,9 +830,13 @@ impl<L: Link> Stack<L> {
         milliseconds: Option<NonZeroU32>,
         now_ns: u64,
     ) -> Result<(), Error> {
-        self.change(id, now_ns, |wire, _| wire.set_user_timeout(milliseconds))?;
-        self.host.arm_timeouts(id.index, instant(now_ns));
-        self.change(id, now_ns, |_, _| ())
+        let now = instant(now_ns);
+        if let Engine::Wire(wire) = &mut self.host.connection(id)?.engine {
+            wire.set_user_timeout(milliseconds);
+            self.host.arm_timeouts(id.index, now);
+            self.host.touch(id.index, now);
+        }
+        Ok(())
     }
 
     /// Has received bytes acknowledged at once for a while.

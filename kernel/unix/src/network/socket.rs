@@ -226,7 +226,6 @@ struct Inner {
     /// The hop limit of what is sent, if it was chosen (`IP_TTL`).
     hop_limit: Option<u8>,
     raw: RawOptions,
-    linger_abort: bool,
     /// `SO_BROADCAST`, which is kept: datagrams to everybody are sent with it and without.
     broadcasts: bool,
     linger: (u32, u32),
@@ -261,6 +260,12 @@ impl Inner {
     fn details(&self, at_ns: u64, hop_limit: u8) -> MessageDetails {
         let arrival = self.tells_arrivals.map(|kind| Arrival::new(kind, at_ns));
         MessageDetails::of_packet(arrival, self.tells_hop_limits.map(|kind| HopLimit { value: hop_limit, kind }))
+    }
+
+    /// Returns the seconds for which closing waits for the delivery, 0 for a reset, if that was chosen (`SO_LINGER`).
+    fn linger_seconds(&self) -> Option<u32> {
+        let (is_on, seconds) = self.linger;
+        (is_on != 0).then_some(seconds)
     }
 
     /// Sets an option of TCP.
@@ -332,7 +337,6 @@ impl Socket {
             tells_hop_limits: None,
             hop_limit: None,
             raw: RawOptions::default(),
-            linger_abort: false,
             broadcasts: false,
             linger: (0, 0),
         };
@@ -551,10 +555,8 @@ impl Socket {
     /// (`SO_LINGER`).
     pub(crate) fn lingers(&self) -> Option<(ConnectionId, u64)> {
         let inner = self.inner.lock();
-        match (&inner.state, inner.linger) {
-            (SocketState::Connected(id), (on, seconds)) if on != 0 && seconds != 0 => {
-                Some((*id, u64::from(seconds) * 1_000_000_000))
-            }
+        match (&inner.state, inner.linger_seconds()) {
+            (SocketState::Connected(id), Some(seconds @ 1..)) => Some((*id, u64::from(seconds) * 1_000_000_000)),
             _ => None,
         }
     }
@@ -953,7 +955,6 @@ impl Socket {
                 let mut bytes = [0; 4];
                 caller.copy_in(value.address() + 4, &mut bytes)?;
                 inner.linger = (number, u32::from_le_bytes(bytes));
-                inner.linger_abort = number != 0 && inner.linger.1 == 0;
             }
             (option::IPPROTO_TCP, name) if self.kind == types::SOCK_STREAM => inner.set_tcp_option(name, number)?,
             (option::IPPROTO_IPV6, option::IPV6_V6ONLY) if self.is_six() && self.kind == types::SOCK_STREAM => {
@@ -1706,13 +1707,13 @@ impl FileOperations for Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
-        let abort = inner.linger_abort;
+        let aborts = inner.linger_seconds() == Some(0);
         // An error means that the stack has forgotten the socket already.
         let _ = with_stack_and_send(|stack, now| match inner.state {
             SocketState::Fresh(None) => Ok(()),
             SocketState::Fresh(Some(binding)) => stack.release(binding),
             SocketState::Listening(id) => stack.close_listener(id, now),
-            SocketState::Connected(id) if abort => stack.abort(id, now),
+            SocketState::Connected(id) if aborts => stack.abort(id, now),
             SocketState::Connected(id) => stack.close(id, now),
             SocketState::Datagram(id) => stack.udp_close(id),
         });
